@@ -1,0 +1,53 @@
+# Needs CPython 3.11 or later with pip and venv. Everything is installed into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test slow lint format bench paper docs install clean
+
+demo: install
+	$(BIN)/s2vgd demo
+
+test: lint
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+slow: install
+	$(BIN)/python -m pytest -m slow
+
+lint: install
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+# Speed and quality against peers, as ratios in one run.
+bench: install
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/uci.py
+
+# The paper's UCI regression table on every standard split: hours on two cores.
+paper: install
+	$(BIN)/python benchmarks/uci.py --full
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict
+
+install: $(VENV)/.installed
+
+# The stamps are older than pyproject.toml or constraints.txt when those have changed.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) -e '.[dev]'
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP_INSTALL) -e '.[docs]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) report site dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
