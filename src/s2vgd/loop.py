@@ -1,0 +1,112 @@
+"""Many steps of an algorithm as one compiled program, with batches drawn inside it.
+
+The number of steps is an argument and not a constant of the program, and the infos come back in a
+buffer of fixed size. Any number of steps therefore runs the very same machine code: nothing is
+compiled twice, and how a training is cut into calls cannot change a single bit of its result. The
+order of the rows in an epoch depends only on the key and the number of the epoch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+MAX_STEPS = 256
+"""Most steps of one call."""
+
+
+@functools.lru_cache(maxsize=32)
+def compiled_loop(
+    step: Callable[[Any, Any], tuple[Any, Any]], batch_size: int | None
+) -> Callable[..., tuple[Any, jax.Array, Any, jax.Array]]:
+    """Compile ``run_steps(state, order, data, key, first, last, shuffled)``.
+
+    Equal arguments give the same function, which keeps what it compiled.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(state, batch) -> (state, info)``.
+    batch_size : int or None
+        Rows in a batch, or None for all of them.
+
+    Returns
+    -------
+    run_steps : callable
+        Runs the steps ``first`` to ``last - 1`` (counted from 0), at most ``MAX_STEPS``. ``order``
+        (N,) is the permutation of the rows in the current epoch, to be drawn if ``shuffled`` is
+        False; with state it is used up. Returns the state, the order, the infos with a leading axis
+        ``MAX_STEPS`` of which the first ``last - first`` count, and whether each leaf of the
+        particles is finite.
+    """
+    step = jax.jit(step)  # so that it is traced once, for its shapes and for the loop
+
+    def run_steps(
+        state: Any, order: Any, data: Any, key: Any, first: Any, last: Any, shuffled: Any
+    ) -> tuple[Any, Any, Any, Any]:
+        n_rows = count_rows(data)
+        per_epoch = n_rows // (batch_size or n_rows or 1)
+
+        def batch_of(order: Any, i: Any) -> Any:
+            if batch_size is None:
+                return data
+            rows = jax.lax.dynamic_slice_in_dim(order, i % per_epoch * batch_size, batch_size)
+            return jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), data)
+
+        def steps(order: Any, start: Any, stop: Any, state: Any, infos: Any) -> tuple[Any, Any]:
+            def one_step(i: Any, carry: Any) -> tuple[Any, Any]:
+                state, info = step(carry[0], batch_of(order, i))
+                keep = jax.tree.map(lambda rows, row: rows.at[i - first].set(row), carry[1], info)
+                return state, keep
+
+            state, infos = jax.lax.fori_loop(start, stop, one_step, (state, infos))
+            return state, infos
+
+        def steps_of_one_epoch(carry: Any) -> tuple[Any, ...]:
+            i, order, shuffled, state, infos = carry
+            epoch = i // per_epoch
+            order = jax.lax.cond(
+                shuffled & (i % per_epoch != 0),
+                lambda: order,
+                lambda: jax.random.permutation(
+                    jax.random.fold_in(key, epoch), jnp.arange(n_rows, dtype=order.dtype)
+                ),
+            )
+            stop = jnp.minimum(last, (epoch + 1) * per_epoch)
+            return stop, order, jnp.array(True), *steps(order, i, stop, state, infos)
+
+        _, info = jax.eval_shape(step, state, jax.eval_shape(batch_of, order, first))
+        infos = jax.tree.map(lambda leaf: jnp.zeros((MAX_STEPS, *leaf.shape), leaf.dtype), info)
+        if batch_size is None:
+            state, infos = steps(order, first, last, state, infos)
+        else:
+            _, order, _, state, infos = jax.lax.while_loop(
+                lambda carry: carry[0] < last,
+                steps_of_one_epoch,
+                (first, order, shuffled, state, infos),
+            )
+        leaves = jax.tree.leaves(state.particles)
+        return state, order, infos, jnp.array([jnp.isfinite(leaf).all() for leaf in leaves])
+
+    return jax.jit(run_steps, donate_argnums=(0, 1))
+
+
+def count_rows(data: Any) -> int:
+    """Return the length N of the leading axis of all arrays in ``data``, or 0 if it is None."""
+    if data is None:
+        return 0
+    rows: dict[str, int] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        name = "data" + jax.tree_util.keystr(path)
+        if leaf.ndim == 0:
+            raise ValueError(f"{name} must have a leading axis of rows, but it is a scalar.")
+        rows[name] = leaf.shape[0]
+    if len(set(rows.values())) > 1:
+        raise ValueError(f"all of data must have the same number of rows, got {rows}.")
+    if not rows or 0 in rows.values():
+        raise ValueError("data must have at least one row, but it is empty.")
+    return next(iter(rows.values()))
