@@ -26,7 +26,8 @@ def main() -> None:
     name, splits = sys.argv[1], list(map(int, sys.argv[2:]))
     manifest = json.loads((EMBEDDED / "manifest.json").read_text())
     about = manifest["datasets"][name]
-    table = np.loadtxt(lzma.open(EMBEDDED / f"{name}.txt.xz", "rt"))
+    with lzma.open(EMBEDDED / f"{name}.txt.xz", "rt") as file:
+        table = np.loadtxt(file)
     x = table[:, about["features"]]
     y = table[:, about["target"]]
     generator = np.random.RandomState(1)  # the standard splits are defined by this generator

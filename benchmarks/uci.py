@@ -147,6 +147,7 @@ def provenance() -> dict:
         },
         "machine": {
             "cores": len(os.sched_getaffinity(0)),
+            "load": os.getloadavg()[0],
             "device": jax.devices()[0].device_kind,
             "python": platform.python_version(),
         },
@@ -192,7 +193,8 @@ def print_summary(path: Path) -> None:
         coverage = np.mean([row["metrics"]["coverage_90"] for row in rows])
         seconds = np.median([row["seconds"] for row in rows])
         print(
-            f"{name:9s} {method:20s} {len(rows):4d}   {cells[0]:18s} {cells[1]:18s} {coverage:.3f} {seconds:7.1f}"
+            f"{name:9s} {method:20s} {len(rows):4d}   {cells[0]:18s} {cells[1]:18s} "
+            f"{coverage:.3f} {seconds:7.1f}"
         )
 
 

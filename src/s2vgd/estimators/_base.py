@@ -1,0 +1,396 @@
+"""What regressor and classifier share: parameters, validation, scaling, fitting, files."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from s2vgd import files
+from s2vgd.bnn import BNN, Batch
+from s2vgd.errors import ModelFileError
+from s2vgd.estimators import _fitting
+from s2vgd.likelihoods import HeteroscedasticGaussian, Likelihood
+from s2vgd.networks import ACTIVATIONS, MLP
+from s2vgd.posterior import Posterior, restore_particles
+from s2vgd.predictive import Predictive
+from s2vgd.priors import FixedPrior, HierarchicalPrior, Prior
+from s2vgd.structure import Structure
+
+VERSION = 1
+_WITHOUT_ROWS = (
+    "and this model was loaded without them; save it with save(path, rows=True) to go on with it"
+)
+REFINEMENTS = ("auto", "mclmc", "hmc", "nuts", "sghmc", None)
+T = TypeVar("T")
+
+
+class Scaler:
+    """Shift and scale of columns; a constant column is shifted and left at that.
+
+    Parameters
+    ----------
+    shift, scale : array, shape (columns,)
+        ``standardised = (value - shift) / scale``.
+    """
+
+    def __init__(self, shift: np.ndarray, scale: np.ndarray) -> None:
+        self.shift = shift
+        self.scale = scale
+
+    @classmethod
+    def of(cls, values: np.ndarray, weight: np.ndarray | None) -> Self:
+        """Measure mean and standard deviation, weighted if need be."""
+        shift = np.average(values, axis=0, weights=weight)
+        scale = np.sqrt(np.average((values - shift) ** 2, axis=0, weights=weight))
+        # Rounding gives a constant column of large numbers a tiny spread.
+        constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(shift)
+        return cls(shift, np.where(constant | (scale == 0), 1.0, scale))
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Standardise."""
+        return (values - self.shift) / self.scale
+
+
+class S2VGDEstimator(BaseEstimator):
+    """Base class; see :class:`S2VGDRegressor` and :class:`S2VGDClassifier`."""
+
+    _kind: ClassVar[str]
+
+    # Set by the subclasses' __init__, which scikit-learn wants to be explicit.
+    hidden: Any
+    particles: int
+    reflections: int
+    scales: Any
+    prior: Any
+    refine: str | None
+    steps: int
+    batch_size: Any
+    learning_rate: float
+    activation: str
+    chains: int | None
+    warmup: int | None
+    draws: int | None
+    thin: int | None
+    dtype: str
+    checkpoint_dir: Any
+    random_state: Any
+    verbose: Any
+
+    # The training rows, which partial_fit needs; y is (N, T) or class numbers (N,).
+    _rows: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None
+
+    # -- fitting -----------------------------------------------------------------------------
+
+    def _fit_rows(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
+        """Fit afresh on validated rows; y is (N, T) floats, or (N,) class numbers."""
+        self._check_parameters()
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._x_scaler = Scaler.of(x, weight)
+        self._prepare_targets(y, weight)
+        self._learn(x, y, weight, start=None)
+
+    def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None, start: Any) -> None:
+        self._rows = x, y, weight
+        with self._precision():
+            data = self._batch(x, y, weight)
+            result = _fitting.fit(self._model(x, y), data, self._recipe(len(x)), self._seed, start)
+        self.posterior_ = result.posterior
+        self.history_ = result.history
+        self.diagnostics_ = result.diagnostics
+        self._particles = jax.tree.map(np.asarray, result.particles)
+        self.n_iter_ = self.steps
+
+    def _partial_fit_rows(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
+        self._check_parameters()
+        if self._rows is None:
+            raise ValueError(f"partial_fit needs the rows seen so far, {_WITHOUT_ROWS}")
+        old_x, old_y, old_weight = self._rows
+        if weight is not None or old_weight is not None:
+            old_weight = np.ones(len(old_x)) if old_weight is None else old_weight
+            weight = np.ones(len(x)) if weight is None else weight
+            weight = np.concatenate([old_weight, weight])
+        if self._model(x, y) != self.posterior_.bnn:
+            raise ValueError(
+                "partial_fit goes on with the network that was fitted, so parameters that define "
+                "it (hidden, activation, reflections, scales, prior) cannot change; use fit"
+            )
+        rows = np.concatenate([old_x, x]), np.concatenate([old_y, y])
+        self._learn(*rows, weight, start=self._particles)
+
+    def _batch(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> Batch:
+        return Batch(
+            jnp.asarray(self._x_scaler(x), self.dtype),
+            self._encode_targets(y),
+            None if weight is None else jnp.asarray(weight, self.dtype),
+        )
+
+    def _model(self, x: np.ndarray, y: np.ndarray) -> BNN:
+        likelihood = self._likelihood()
+        n_targets = y.shape[1] if y.ndim == 2 else 1
+        network = MLP(
+            x.shape[1], tuple(self.hidden), likelihood.n_outputs(n_targets), self.activation
+        )
+        structure = Structure(self.reflections, self.scales)
+        return BNN(network, likelihood, structure, self._prior(likelihood), n_targets)
+
+    def _prior(self, likelihood: Likelihood) -> Prior:
+        if self.prior == "hierarchical":
+            return HierarchicalPrior()
+        if self.prior == "auto":
+            # Learned variances and learned noise together leave the network too free.
+            fixed = isinstance(likelihood, HeteroscedasticGaussian)
+            return FixedPrior() if fixed else HierarchicalPrior()
+        return FixedPrior(variance=float(self.prior))
+
+    def _recipe(self, n_rows: int) -> _fitting.Recipe:
+        batch_size = self.batch_size
+        if batch_size == "auto":
+            batch_size = _fitting.BATCH_ROWS if n_rows > _fitting.FULL_BATCH_ROWS else None
+        method = self.refine
+        if method == "auto":
+            method = "mclmc" if n_rows <= _fitting.REFINE_FULL_BATCH_ROWS else "sghmc"
+        return _fitting.Recipe(
+            particles=self.particles,
+            steps=self.steps,
+            batch_size=batch_size,
+            learning_rate=self.learning_rate,
+            refine=method,
+            chains=self.chains,
+            warmup=self.warmup,
+            draws=self.draws,
+            thin=self.thin,
+            progress=bool(self.verbose),
+            checkpoint_dir=self.checkpoint_dir,
+        )
+
+    def _precision(self) -> Any:
+        return jax.enable_x64(self.dtype == "float64")
+
+    def _check_parameters(self) -> None:
+        for name in ("particles", "steps"):
+            _check_integer(name, getattr(self, name), 1)
+        _check_integer("reflections", self.reflections, 0)
+        if isinstance(self.hidden, str) or not isinstance(self.hidden, Iterable):
+            raise ValueError(f"hidden must be a sequence of layer widths, got {self.hidden!r}")
+        for i, width in enumerate(self.hidden):
+            _check_integer(f"hidden[{i}]", width, 1)
+        for name in ("chains", "warmup", "draws", "thin"):
+            if getattr(self, name) is not None:
+                _check_integer(name, getattr(self, name), 1)
+        if self.batch_size is not None and self.batch_size != "auto":
+            _check_integer("batch_size", self.batch_size, 1)
+        rate = self.learning_rate
+        if not isinstance(rate, Real) or not 0 < rate < np.inf:
+            raise ValueError(f"learning_rate must be a positive number, got {rate!r}")
+        if self.refine not in REFINEMENTS:
+            raise ValueError(f"refine must be one of {REFINEMENTS}, got {self.refine!r}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"activation must be one of {list(ACTIVATIONS)}, got {self.activation!r}"
+            )
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"dtype must be 'float32' or 'float64', got {self.dtype!r}")
+        prior = self.prior
+        if prior not in ("auto", "hierarchical") and not (isinstance(prior, Real) and prior > 0):
+            raise ValueError(
+                f"prior must be 'auto', 'hierarchical' or a positive variance, got {prior!r}"
+            )
+
+    # -- what the subclasses know --------------------------------------------------------------
+
+    def _likelihood(self) -> Likelihood:
+        raise NotImplementedError
+
+    def _prepare_targets(self, y: np.ndarray, weight: np.ndarray | None) -> None:
+        raise NotImplementedError
+
+    def _encode_targets(self, y: np.ndarray) -> jax.Array:
+        raise NotImplementedError
+
+    def _presentation(self) -> dict[str, Any]:
+        """Return what `from_components` needs to speak in the user's units or labels."""
+        raise NotImplementedError
+
+    # -- predicting ----------------------------------------------------------------------------
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        """Return validated rows as the networks want them."""
+        check_is_fitted(self, "posterior_")
+        x = validate_data(self, X, reset=False, dtype=np.float64)
+        return self._x_scaler(x).astype(self.dtype)
+
+    def _map(self, function: Callable[[Predictive], T], X: Any) -> T:
+        x = self._inputs(X)
+        with self._precision():
+            return self.posterior_.map_rows(function, x, **self._presentation())
+
+    def predict_dist(self, X: Any) -> Predictive:
+        """Return all that the posterior says about some rows.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            The rows. All draws of all rows are held, so keep to some ten thousand at a time.
+
+        Returns
+        -------
+        Predictive
+            Means, spreads, quantiles, densities, scores; see :mod:`s2vgd.predictive`.
+        """
+        x = self._inputs(X)
+        with self._precision():
+            return self.posterior_.predict(x, **self._presentation())
+
+    def sample(self, X: Any, n: int = 1, random_state: int | None = None) -> np.ndarray:
+        """Draw outcomes from the predictive distribution of each row.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            The rows.
+        n : int
+            Draws a row.
+        random_state : int, optional
+            Seed; by default that of the fit, so that the same call gives the same draws.
+
+        Returns
+        -------
+        array, shape (n, n_samples) or (n, n_samples, n_targets)
+            Outcomes, or class labels.
+        """
+        _check_integer("n", n, 1)
+        predictive = self.predict_dist(X)
+        seed = self._seed if random_state is None else random_state
+        return predictive.sample(jax.random.key(seed), n)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], rows: bool = False) -> None:
+        """Write the fitted model to a directory of safetensors and JSON, atomically.
+
+        Parameters
+        ----------
+        path : path-like
+            The directory; a model that is there is replaced.
+        rows : bool
+            Keep the training rows as well, which `partial_fit` needs after loading.
+        """
+        check_is_fitted(self, "posterior_")
+        arrays, posterior = self.posterior_.to_payload()
+        arrays |= {"x_shift": self._x_scaler.shift, "x_scale": self._x_scaler.scale}
+        arrays |= self._target_arrays()
+        if rows:
+            if self._rows is None:
+                raise ValueError(f"rows=True needs the rows, {_WITHOUT_ROWS}")
+            x, y, weight = self._rows
+            arrays |= {"rows/x": x, "rows/y": y}
+            arrays |= {} if weight is None else {"rows/weight": weight}
+            arrays |= files.tree_to_arrays(self._particles, "start")
+        names = getattr(self, "feature_names_in_", None)
+        metadata = {
+            "posterior": posterior,
+            "parameters": _jsonable(self.get_params(deep=False)),
+            "features": self.n_features_in_,
+            "feature_names": None if names is None else list(map(str, names)),
+            "seed": self._seed,
+            "targets": self._target_metadata(),
+        }
+        files.save_directory(path, arrays, metadata, kind=self._kind, version=VERSION)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model that :meth:`save` wrote.
+
+        Raises
+        ------
+        ModelFileError
+            If it is damaged, foreign, of the other kind, or of a newer version.
+        """
+        arrays, metadata, _ = files.load_directory(path, kind=cls._kind, max_version=VERSION)
+        try:
+            parameters = dict(metadata["parameters"])
+            if isinstance(parameters.get("hidden"), list):
+                parameters["hidden"] = tuple(parameters["hidden"])
+            model = cls(**parameters)
+            model._check_parameters()
+            model.n_features_in_ = metadata["features"]
+            if metadata["feature_names"] is not None:
+                model.feature_names_in_ = np.asarray(metadata["feature_names"], dtype=object)
+            model._seed = metadata["seed"]
+            model._x_scaler = Scaler(arrays["x_shift"], arrays["x_scale"])
+            model._restore_targets(arrays, metadata["targets"])
+            model._rows = None
+            if "rows/x" in arrays:
+                model._rows = arrays["rows/x"], arrays["rows/y"], arrays.get("rows/weight")
+            payload = metadata["posterior"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ModelFileError(f"{path} does not describe a {cls.__name__}: {error}") from None
+        with model._precision():
+            model.posterior_ = Posterior.from_payload(arrays, payload)
+            if model._rows is not None:
+                model._particles = restore_particles(model.posterior_.bnn, arrays, "start")
+        network, scaler = model.posterior_.bnn.network, model._x_scaler
+        widths = {(model.n_features_in_,), scaler.shift.shape, scaler.scale.shape}
+        if not isinstance(network, MLP) or widths != {(network.n_inputs,)}:
+            raise ModelFileError(f"{path} is inconsistent about its number of features")
+        model.history_, model.diagnostics_, model.n_iter_ = {}, None, model.steps
+        return model
+
+    def _target_arrays(self) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+    def _target_metadata(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _restore_targets(self, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+def weighted_rows(
+    x: np.ndarray, y: np.ndarray, sample_weight: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return rows and validated weights, which are None when all are one.
+
+    Rows of no weight leave no trace, as if they had not been given.
+    """
+    if sample_weight is None:
+        return x, y, None
+    weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    counts = weight > 0
+    if not counts.any():
+        raise ValueError("sample_weight must have a positive sum, got zeros only")
+    if np.all(weight[counts] == 1.0):
+        return x[counts], y[counts], None
+    return x[counts], y[counts], weight[counts]
+
+
+def _check_integer(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def _jsonable(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Write parameters as JSON; a generator is not a parameter of the fitted model any more."""
+    out = {}
+    for name, value in parameters.items():
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, tuple | list):
+            value = [item.item() if isinstance(item, np.generic) else item for item in value]
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if isinstance(value, np.random.RandomState):
+            warnings.warn("random_state is saved as None: generators are not saved", stacklevel=3)
+            value = None
+        out[name] = value
+    return out
