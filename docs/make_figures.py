@@ -23,6 +23,7 @@ from s2vgd.training import cosine_adam, train
 OUT = Path(__file__).parent / "figures"
 
 
+@figures.style()
 def structure_figure() -> Figure:
     """Draw the row covariance U = P Λ² Pᵀ of a weight of 16 rows, for four structures."""
     titles = ("none: U = I", "scales: U = Λ²", "and K = 1: U = P Λ² Pᵀ", "and K = 4")
@@ -36,10 +37,12 @@ def structure_figure() -> Figure:
         scales = jnp.exp(log_scales) if title != titles[0] else jnp.ones(16)
         covariance = np.asarray((p * scales**2) @ p.T)
         axis.imshow(covariance, cmap="RdBu_r", vmin=-4, vmax=4, interpolation="nearest")
-        axis.set(title=title, xticks=[], yticks=[])
+        axis.set_title(title)
+        axis.set_axis_off()
     return figure
 
 
+@figures.style()
 def svgd_figure() -> Figure:
     """Draw forty particles on their way to a banana-shaped density."""
 
@@ -64,6 +67,7 @@ def svgd_figure() -> Figure:
     return figure
 
 
+@figures.style()
 def collapse_figure() -> Figure:
     """Draw the variance that 20 particles, and chains from them, find for a standard Gaussian."""
 
@@ -95,10 +99,11 @@ def collapse_figure() -> Figure:
     axis.set(xscale="log", xlabel="dimensions", ylabel="variance", ylim=(0, 1.3))
     axis.set_xticks(dimensions, [str(d) for d in dimensions])
     axis.minorticks_off()
-    axis.legend(loc="lower left")
+    axis.legend(loc="center right")
     return figure
 
 
+@figures.style()
 def uncertainty_figure(problem: demo.Problem, result: demo.Result) -> Figure:
     """Draw the two parts of the standard deviation along the toy problem."""
     grid = np.linspace(-0.25, 1.25, 151)

@@ -27,6 +27,10 @@ from s2vgd.priors import FixedPrior, HierarchicalPrior, Prior
 from s2vgd.structure import Structure
 
 VERSION = 1
+
+# How scikit-learn is to hand over rows. Frames have their numbers column by column, and sums in
+# another order differ in the last bit.
+ROWS: dict[str, Any] = {"dtype": np.float64, "order": "C"}
 _WITHOUT_ROWS = (
     "and this model was loaded without them; save it with save(path, rows=True) to go on with it"
 )
@@ -226,7 +230,7 @@ class S2VGDEstimator(BaseEstimator):
     def _inputs(self, X: Any) -> np.ndarray:
         """Return validated rows as the networks want them."""
         check_is_fitted(self, "posterior_")
-        x = validate_data(self, X, reset=False, dtype=np.float64)
+        x = validate_data(self, X, reset=False, **ROWS)
         return self._x_scaler(x).astype(self.dtype)
 
     def _map(self, function: Callable[[Predictive], T], X: Any) -> T:

@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from s2vgd.errors import ModelFileError
-from s2vgd.estimators._base import S2VGDEstimator, weighted_rows
+from s2vgd.estimators._base import ROWS, S2VGDEstimator, weighted_rows
 from s2vgd.likelihoods import Bernoulli, Categorical, Likelihood
 
 
@@ -116,7 +116,7 @@ class S2VGDClassifier(ClassifierMixin, S2VGDEstimator):
             raise ValueError(
                 f"classes={classes!r} is not the same as in the first call: {self.classes_!r}"
             )
-        x, y = validate_data(self, X, y, reset=False, dtype=np.float64)
+        x, y = validate_data(self, X, y, reset=False, **ROWS)
         x, y, weight = weighted_rows(x, y, sample_weight)
         self._partial_fit_rows(x, self._numbers(y), weight)
         return self
@@ -157,7 +157,7 @@ class S2VGDClassifier(ClassifierMixin, S2VGDEstimator):
         return self._map(lambda p: np.moveaxis(p.quantile(np.asarray(q)), 0, -1), X)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Self:
-        x, y = validate_data(self, X, y, dtype=np.float64)
+        x, y = validate_data(self, X, y, **ROWS)
         check_classification_targets(y)
         x, y, weight = weighted_rows(x, y, sample_weight)
         self.classes_ = np.unique(y if classes is None else np.asarray(classes))

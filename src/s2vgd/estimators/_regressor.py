@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from s2vgd.estimators._base import S2VGDEstimator, Scaler, weighted_rows
+from s2vgd.estimators._base import ROWS, S2VGDEstimator, Scaler, weighted_rows
 from s2vgd.likelihoods import Gaussian, HeteroscedasticGaussian, Laplace, Likelihood, StudentT
 
 NOISES = ("constant", "input", "auto", "student_t", "laplace")
@@ -223,7 +223,7 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
             self,
             *(X, y),
             reset=reset,
-            dtype=np.float64,
+            **ROWS,
             multi_output=True,
             y_numeric=True,
             # One row says nothing of the scale of anything.

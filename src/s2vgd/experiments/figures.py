@@ -44,7 +44,8 @@ _LEVELS = np.linspace(0.02, 0.98, 49)
 
 
 @contextmanager
-def _style(extra: dict[Any, Any] | None = None) -> Iterator[None]:
+def style(extra: dict[Any, Any] | None = None) -> Iterator[None]:
+    """Draw in the manner of this module, in a ``with`` block or as a decorator."""
     with matplotlib.rc_context({**_STYLE, **(extra or {})}):
         yield
 
@@ -64,7 +65,7 @@ def to_svg(figure: Figure, name: str, *, inline: bool = False) -> str:
     """
     buffer = io.StringIO()
     keys = ("Date", "Creator", "Format", "Type")
-    with _style({"svg.hashsalt": name}):
+    with style({"svg.hashsalt": name}):
         figure.savefig(
             buffer,
             format="svg",
@@ -80,7 +81,7 @@ def to_svg(figure: Figure, name: str, *, inline: bool = False) -> str:
     return text.replace(INK, "currentColor")
 
 
-@_style()
+@style()
 def curves(
     x: np.ndarray,
     y: np.ndarray,
@@ -118,7 +119,7 @@ def curves(
     return figure
 
 
-@_style()
+@style()
 def parity(y: np.ndarray, methods: Mapping[str, Predictive], unit: str) -> Figure:
     """Draw predictions against outcomes, and below them the errors, with their 90 % intervals.
 
@@ -149,7 +150,7 @@ def parity(y: np.ndarray, methods: Mapping[str, Predictive], unit: str) -> Figur
     return figure
 
 
-@_style()
+@style()
 def calibration(
     problems: Mapping[str, Mapping[str, MixturePredictive]], outcomes: Mapping[str, np.ndarray]
 ) -> Figure:
@@ -184,7 +185,7 @@ def calibration(
     return figure
 
 
-@_style()
+@style()
 def panels(
     columns: int, height: float, rows: int = 1, width: float = 3.2
 ) -> tuple[Figure, np.ndarray]:

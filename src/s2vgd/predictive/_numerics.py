@@ -198,6 +198,6 @@ def integrals(
     rise = half * jnp.einsum("ij,pj...->pi...", running, density)
     fall = half * jnp.einsum("ij,pj...->pi...", weights[:, 0, 0] - running, density)
     product = (below[:-1, None] + rise) * (above[1:, None] + fall)
-    tails = family.shortfall((breaks[0] - loc) / scale, df)
-    tails = scale * (tails + family.shortfall((loc - breaks[-1]) / scale, df))
-    return entropy, jnp.sum(half * weights * product, axis=(0, 1)) + tails.mean(axis=0)
+    outside = jnp.stack([breaks[0] - loc, loc - breaks[-1]]) / scale
+    tails = (scale * family.shortfall(outside, df).sum(axis=0)).mean(axis=0)
+    return entropy, jnp.sum(half * weights * product, axis=(0, 1)) + tails
