@@ -176,8 +176,8 @@ def test_lead_sentence_names_the_best_and_doubts_what_could_be_chance():
 
 
 def test_spread_sentence_claims_collapse_only_where_it_is():
-    assert "the particles alone are too sure" in reading.spread({"pure": 0.1, "refined": 0.5})
-    assert "too sure" not in reading.spread({"pure": 0.5, "refined": 0.1})
+    assert "understate the doubt" in reading.spread({"pure": 0.1, "refined": 0.5})
+    assert "understate" not in reading.spread({"pure": 0.5, "refined": 0.1})
 
 
 def test_cost_and_gap_sentences_carry_their_ratios():

@@ -180,6 +180,12 @@ def test_units_of_the_inputs_make_no_difference(fitted):
     np.testing.assert_allclose(model.predict(X * units + offset), fitted.predict(X), atol=0.01)
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_units_may_be_absurd(unit, fitted):
+    model = regressor().fit(X * unit, Y * unit)
+    np.testing.assert_allclose(model.predict(X * unit) / unit, fitted.predict(X), atol=0.01)
+
+
 @pytest.mark.parametrize("constant", [0.0, 3.3, 1e9])
 def test_a_constant_column_changes_nothing(constant):
     x = X.copy()
@@ -287,9 +293,12 @@ def test_a_second_refinement_compiles_nothing_and_is_the_same(refined, traced):
     np.testing.assert_array_equal(again.predict(X), refined.predict(X))
 
 
-def test_chains_that_do_badly_are_reported():
+def test_fewer_chains_than_particles_and_too_short_ones_are_reported():
+    short = {**CHAINS, "chains": 2, "warmup": 1, "draws": 4, "thin": 1}
     with pytest.warns(RefinementWarning):
-        regressor(**{**CHAINS, "warmup": 1, "draws": 4, "thin": 1}).fit(X, Y)
+        model = regressor(**short).fit(X, Y)
+    assert model.posterior_.n_chains == 2
+    assert len(model.posterior_) == 2 * 4
 
 
 # -- weights -------------------------------------------------------------------------------------

@@ -235,8 +235,8 @@ def test_crps_by_quadrature_equals_crps_by_pairs(parts, monkeypatch):
 def test_crps_of_many_draws_is_the_mean_absolute_error_less_half_the_spread():
     """E|X - y| - E|X - X'|/2 by Monte Carlo, for more draws than the pairwise form is used for."""
     rng = np.random.default_rng(1)
-    loc, scale = rng.normal(size=(200, 1)), 0.3 + rng.random((200, 1))
-    pick = rng.integers(200, size=400_000)
+    loc, scale = rng.normal(size=(300, 1)), 0.3 + rng.random((300, 1))
+    pick = rng.integers(300, size=400_000)
     x = loc[pick, 0] + scale[pick, 0] * rng.normal(size=400_000)
     expected = np.abs(x - 0.7).mean() - 0.5 * np.abs(x[::2] - x[1::2]).mean()
     np.testing.assert_allclose(make("normal", loc, scale).crps([0.7]), expected, atol=0.005)
@@ -261,7 +261,7 @@ def test_entropy_of_separate_components_gains_the_log_of_their_number():
 def test_a_component_too_narrow_for_the_nodes_is_not_lost():
     """Its mass counts in the CRPS even when hundreds of others share the panels with it."""
     rng = np.random.default_rng(2)
-    loc, scale = rng.normal(size=200), 10.0 ** rng.uniform(-3, 1, size=200)
+    loc, scale = rng.normal(size=300), 10.0 ** rng.uniform(-3, 1, size=300)
     sd = np.hypot(scale, scale[:, None])
     z = (loc - loc[:, None]) / sd
     pairs = sd * (2 * stats.norm.pdf(z) + z * (2 * stats.norm.cdf(z) - 1))

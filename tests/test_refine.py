@@ -71,12 +71,15 @@ def take(batch, key):
 
 START = MODEL.init_particles(jax.random.key(1), CHAINS)
 
-# The energy variance is the one at which MCLMC is as good as exact.
+# A small energy variance, to be as good as exact, and a short memory of the direction, because in
+# four dimensions a long one goes in circles.
+EXACT = {"energy_variance": (0.5, 5e-4), "decoherence": 20.0}
+
 SETTINGS = {
-    "mclmc": {"warmup": 1000, "draws": 200, "thin": 20, "energy_variance": (0.5, 5e-4)},
+    "mclmc": {"warmup": 1000, "draws": 200, "thin": 20, **EXACT},
     "hmc": {"warmup": 200, "draws": 200, "thin": 2, "leapfrogs": 7},
     "nuts": {"warmup": 200, "draws": 200, "thin": 1},
-    "sghmc": {"warmup": 1000, "draws": 200, "thin": 5, "take": take},
+    "sghmc": {"warmup": 1000, "draws": 200, "thin": 20, "take": take},
 }
 
 
@@ -115,7 +118,7 @@ def standard_error(values: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("method", SETTINGS)
 def test_mean_and_covariance_are_exact_to_monte_carlo_error(refined, method):
-    """Four standard errors, of 4 means and 10 covariances, given the effective sample size.
+    """Five standard errors, of 4 means and 10 covariances, given the effective sample size.
 
     On top of that, in units of the posterior's standard deviations, 0.02 for MCLMC, which has no
     acceptance step, and 0.05 for the stochastic gradients of SGHMC, from batches of 10 rows of 40.
@@ -128,9 +131,9 @@ def test_mean_and_covariance_are_exact_to_monte_carlo_error(refined, method):
     i, j = np.triu_indices(4)
     values = np.concatenate([z, z[..., i] * z[..., j]], axis=-1)
     error = standard_error(values)
-    assert np.all(error < 0.1), "the run is too short to say anything"
+    assert np.all(error < 0.08), "the run is too short to say anything"
     difference = np.abs(values.mean(axis=(0, 1)) - np.concatenate([np.zeros(4), correlation[i, j]]))
-    assert np.all(difference < 4 * error + allowed), (difference, error)
+    assert np.all(difference < 5 * error + allowed), (difference, error)
 
 
 @pytest.mark.parametrize("method", SETTINGS)

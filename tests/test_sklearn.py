@@ -181,6 +181,7 @@ def test_set_output_of_a_pipeline_reaches_the_estimator_as_a_frame(library):
         ({"learning_rate": 0.0}, "learning_rate must be a positive number, got 0.0"),
         ({"learning_rate": "fast"}, "learning_rate must be a positive number, got 'fast'"),
         ({"activation": "step"}, "activation must be one of .* got 'step'"),
+        ({"chains": 0}, "chains must be an integer of at least 1, got 0"),
         ({"warmup": 0}, "warmup must be an integer of at least 1, got 0"),
         ({"draws": 2.5}, "draws must be an integer of at least 1, got 2.5"),
         ({"thin": 0}, "thin must be an integer of at least 1, got 0"),

@@ -156,12 +156,8 @@ class BNN:
             )
 
 
-# Compiled once for all equal models, and without optimisation, since it runs once. A map and not a
-# vmap: the random bits of a batch of keys take half as long again to compile.
-@partial(
-    jax.jit,
-    static_argnums=(0, 2),
-    compiler_options={"xla_backend_optimization_level": 0},
-)
+# Compiled once for all equal models. A map and not a vmap: the random bits of a batch of keys take
+# half as long again to compile, and this runs once.
+@partial(jax.jit, static_argnums=(0, 2))
 def _init_particles(bnn: BNN, key: jax.Array, m: int) -> Particle:
     return jax.lax.map(bnn.init, jax.random.split(key, m))

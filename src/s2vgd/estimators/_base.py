@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from s2vgd import files
 from s2vgd.bnn import BNN, Batch
 from s2vgd.errors import ModelFileError
 from s2vgd.estimators import _fitting
+from s2vgd.estimators._rows import ROWS, Scaler
 from s2vgd.likelihoods import HeteroscedasticGaussian, Likelihood
 from s2vgd.networks import ACTIVATIONS, MLP
 from s2vgd.posterior import Posterior, restore_particles
@@ -28,41 +29,11 @@ from s2vgd.structure import Structure
 
 VERSION = 1
 
-# How scikit-learn is to hand over rows. Frames have their numbers column by column, and sums in
-# another order differ in the last bit.
-ROWS: dict[str, Any] = {"dtype": np.float64, "order": "C"}
 _WITHOUT_ROWS = (
     "and this model was loaded without them; save it with save(path, rows=True) to go on with it"
 )
 REFINEMENTS = ("auto", "mclmc", "hmc", "nuts", "sghmc", None)
 T = TypeVar("T")
-
-
-class Scaler:
-    """Shift and scale of columns; a constant column is shifted and left at that.
-
-    Parameters
-    ----------
-    shift, scale : array, shape (columns,)
-        ``standardised = (value - shift) / scale``.
-    """
-
-    def __init__(self, shift: np.ndarray, scale: np.ndarray) -> None:
-        self.shift = shift
-        self.scale = scale
-
-    @classmethod
-    def of(cls, values: np.ndarray, weight: np.ndarray | None) -> Self:
-        """Measure mean and standard deviation, weighted if need be."""
-        shift = np.average(values, axis=0, weights=weight)
-        scale = np.sqrt(np.average((values - shift) ** 2, axis=0, weights=weight))
-        # Rounding gives a constant column of large numbers a tiny spread.
-        constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(shift)
-        return cls(shift, np.where(constant | (scale == 0), 1.0, scale))
-
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Standardise."""
-        return (values - self.shift) / self.scale
 
 
 class S2VGDEstimator(BaseEstimator):
@@ -162,7 +133,7 @@ class S2VGDEstimator(BaseEstimator):
             batch_size = _fitting.BATCH_ROWS if n_rows > _fitting.FULL_BATCH_ROWS else None
         method = self.refine
         if method == "auto":
-            method = "mclmc" if n_rows <= _fitting.REFINE_FULL_BATCH_ROWS else "sghmc"
+            method = _fitting.sampler_for(n_rows)
         return _fitting.Recipe(
             particles=self.particles,
             steps=self.steps,
@@ -358,24 +329,6 @@ class S2VGDEstimator(BaseEstimator):
 
     def _restore_targets(self, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
         raise NotImplementedError
-
-
-def weighted_rows(
-    x: np.ndarray, y: np.ndarray, sample_weight: Any
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return rows and validated weights, which are None when all are one.
-
-    Rows of no weight leave no trace, as if they had not been given.
-    """
-    if sample_weight is None:
-        return x, y, None
-    weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
-    counts = weight > 0
-    if not counts.any():
-        raise ValueError("sample_weight must have a positive sum, got zeros only")
-    if np.all(weight[counts] == 1.0):
-        return x[counts], y[counts], None
-    return x[counts], y[counts], weight[counts]
 
 
 def _check_integer(name: str, value: Any, least: int) -> None:

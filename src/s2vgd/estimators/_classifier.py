@@ -13,7 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from s2vgd.errors import ModelFileError
-from s2vgd.estimators._base import ROWS, S2VGDEstimator, weighted_rows
+from s2vgd.estimators._base import S2VGDEstimator
+from s2vgd.estimators._rows import ROWS, weighted_rows
 from s2vgd.likelihoods import Bernoulli, Categorical, Likelihood
 
 

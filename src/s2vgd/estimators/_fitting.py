@@ -24,6 +24,9 @@ from s2vgd.refine import Diagnostics, refine
 FULL_BATCH_ROWS = 2048
 BATCH_ROWS = 512
 REFINE_FULL_BATCH_ROWS = 20_000
+# With fewer rows the prior rules, its tails are long, and a sampler without an acceptance step
+# drifts out along them.
+REFINE_EXACT_ROWS = 100
 ROWS_FOLLOWED = 32
 
 
@@ -111,6 +114,13 @@ def fit(bnn: BNN, data: Batch, recipe: Recipe, seed: int, start: Any = None) -> 
     )
     posterior = Posterior.from_chains(bnn, refined.draws)
     return Fit(posterior, particles, history, refined.diagnostics)
+
+
+def sampler_for(n_rows: int) -> str:
+    """Return the sampler that "auto" stands for."""
+    if n_rows < REFINE_EXACT_ROWS:
+        return "hmc"
+    return "mclmc" if n_rows <= REFINE_FULL_BATCH_ROWS else "sghmc"
 
 
 def _stages(bnn: BNN, recipe: Recipe, fresh: bool) -> list[tuple[str, bool, int, float]]:

@@ -11,7 +11,8 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from s2vgd.estimators._base import ROWS, S2VGDEstimator, Scaler, weighted_rows
+from s2vgd.estimators._base import S2VGDEstimator
+from s2vgd.estimators._rows import ROWS, Scaler, weighted_rows
 from s2vgd.likelihoods import Gaussian, HeteroscedasticGaussian, Laplace, Likelihood, StudentT
 
 NOISES = ("constant", "input", "auto", "student_t", "laplace")
@@ -41,7 +42,8 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         1.0 with input-dependent noise, else "hierarchical".
     refine : {"auto", "mclmc", "hmc", "nuts", "sghmc"} or None, default="auto"
         Sampler that refines the particles; None leaves them as SVGD found them, which is faster
-        and too sure of itself. "auto" is "mclmc" up to 20,000 rows and "sghmc" beyond.
+        and too sure of itself. "auto" is "hmc" below 100 rows, "mclmc" up to 20,000 and
+        "sghmc" beyond.
     steps : int, default=2000
         Steps of SVGD.
     batch_size : int, "auto" or None, default="auto"

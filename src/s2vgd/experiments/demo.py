@@ -207,7 +207,7 @@ def _summary(
         "machine": {
             "system": f"{platform.system()} {platform.machine()}",
             "cpus": os.cpu_count(),
-            "device": f"{device.platform}, {device.device_kind}",
+            "device": device.device_kind,
         },
         "problems": {
             problem.name: {
@@ -302,7 +302,10 @@ def _page(
     ran = [
         ("command", summary["command"]),
         ("versions", versions),
-        ("machine", f"{machine['system']}, {machine['cpus']} CPUs, {machine['device']}"),
+        (
+            "machine",
+            f"{machine['system']}, {machine['cpus']} CPUs, computed on {machine['device']}",
+        ),
         *(
             (f"{name}, {method}", ", ".join(f"{k}={v!r}" for k, v in scores["settings"].items()))
             for name, found in summary["problems"].items()

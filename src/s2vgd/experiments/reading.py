@@ -76,7 +76,7 @@ def spread(disagreement: Mapping[str, float]) -> str:
         return f"{text} No particles here lie closer together than the draws of {refined}."
     return (
         f"{text} The particles of {' and '.join(closer)} lie closer together than the draws of "
-        f"{refined}: by that measure the particles alone are too sure."
+        f"{refined}: on their own they understate the doubt about the mean."
     )
 
 

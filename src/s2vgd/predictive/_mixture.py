@@ -21,7 +21,7 @@ from ._base import Predictive, check_count, check_q, device_dtype, row_chunks, r
 from ._families import FAMILIES
 
 # Up to here the S² pairs of normal components cost less than quadrature.
-_PAIRWISE_DRAWS = 64
+_PAIRWISE_DRAWS = 256
 
 
 class _Chunk(NamedTuple):
@@ -242,7 +242,7 @@ class MixturePredictive(Predictive):
         """Continuous ranked probability score E|X - y| - E|X - X'|/2, (N,) or (N, T).
 
         The first term has a closed form. So has the second for normal components, and it is used up
-        to 64 draws; otherwise it is ∫ F (1 - F) by the quadrature of ``entropy``, with an error
+        to 256 draws; otherwise it is ∫ F (1 - F) by the quadrature of ``entropy``, with an error
         below 1e-5 of the spread (3e-4 in the extreme mixtures named there).
         """
         distance, unit = self._cellwise(numerics.distance, y)
@@ -323,8 +323,9 @@ class MixturePredictive(Predictive):
         for rows, index in row_chunks(len(self), cells):
             loc = self._loc[:, index].astype(np.float64)
             scale = np.broadcast_to(_take_rows(self._scale, index), loc.shape).astype(np.float64)
-            # The median, because one stray draw must not cost the others their digits.
-            centre, unit = np.median(loc, axis=0), scale.mean(axis=0)
+            # A median, because one stray draw must not cost the others their digits.
+            centre = np.partition(loc, self.n_draws // 2, axis=0)[self.n_draws // 2]
+            unit = scale.mean(axis=0)
             df = None if self._df is None else jnp.asarray(_take_rows(self._df, index), dtype)
             scaled = jnp.asarray((loc - centre) / unit, dtype), jnp.asarray(scale / unit, dtype)
             yield _Chunk(rows, index, centre, unit, (*scaled, df))

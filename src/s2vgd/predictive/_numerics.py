@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.scipy.special import logsumexp
 
 from ._families import Family
 
@@ -32,24 +31,32 @@ NODES = 2 * _PANELS * _ORDER  # an upper bound on the nodes of one cell
 _Search = tuple[Array, Array, Array, Array, Array, Array]
 
 
+def _average(values: Array) -> Array:
+    """Mean over the draws, as a product: XLA reduces a leading axis ten times slower on a CPU."""
+    ones = jnp.ones(values.shape[0], values.dtype)
+    return jnp.tensordot(ones, values, axes=1, precision="highest") / values.shape[0]
+
+
 @partial(jax.jit, static_argnames="family")
 def log_prob(family: Family, y: Array, loc: Array, scale: Array, df: Array | None) -> Array:
     """Joint log density of each row, (n,): targets are independent given the draw."""
-    log_pdf = family.log_pdf((y - loc) / scale, df) - jnp.log(scale)
-    return logsumexp(log_pdf.sum(axis=-1), axis=0) - jnp.log(loc.shape[0])
+    log_pdf = (family.log_pdf((y - loc) / scale, df) - jnp.log(scale)).sum(axis=-1)
+    largest = log_pdf.max(axis=0)
+    base = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    return base + jnp.log(_average(jnp.exp(log_pdf - base)))
 
 
 @partial(jax.jit, static_argnames="family")
 def cdf(family: Family, y: Array, loc: Array, scale: Array, df: Array | None) -> Array:
     """Mixture cdf of each cell, (n, T)."""
-    return family.cdf((y - loc) / scale, df).mean(axis=0)
+    return _average(family.cdf((y - loc) / scale, df))
 
 
 @partial(jax.jit, static_argnames="family")
 def distance(family: Family, y: Array, loc: Array, scale: Array, df: Array | None) -> Array:
     """E|X - y| of each cell, (n, T), in closed form."""
     z = (y - loc) / scale
-    return (scale * (2.0 * family.shortfall(z, df) - z)).mean(axis=0)
+    return _average(scale * (2.0 * family.shortfall(z, df) - z))
 
 
 @partial(jax.jit, static_argnames="family")
@@ -76,8 +83,8 @@ def lower_quantile(
     def improve(state: _Search) -> _Search:
         iteration, x, lower, upper, last_step, done = state
         z = (x - loc) / scale
-        below = family.cdf(z, df).mean(axis=0)
-        density = (jnp.exp(family.log_pdf(z, df)) / scale).mean(axis=0)
+        below = _average(family.cdf(z, df))
+        density = _average(jnp.exp(family.log_pdf(z, df)) / scale)
         excess = jnp.log(below / p)
         lower = jnp.where(excess < 0, x, lower)
         upper = jnp.where(excess < 0, upper, x)
@@ -93,7 +100,7 @@ def lower_quantile(
         moved = jnp.where(done | (found & ~good), x, proposal)
         return iteration + 1, moved, lower, upper, step, done | settled
 
-    x = jnp.clip(ends.mean(axis=0), lower, upper)
+    x = jnp.clip(_average(ends), lower, upper)
     start = (jnp.array(0), x, lower, upper, jnp.full_like(x, jnp.inf), jnp.zeros(x.shape, bool))
     return sign * jax.lax.while_loop(searching, improve, start)[1]
 
@@ -105,7 +112,7 @@ def pairwise_half_spread(family: Family, loc: Array, scale: Array) -> Array:
     def add(total: Array, component: tuple[Array, Array]) -> tuple[Array, None]:
         spread = jnp.sqrt(scale**2 + component[1] ** 2)
         z = (component[0] - loc) / spread
-        return total + (spread * (2.0 * family.shortfall(z, None) - z)).mean(axis=0), None
+        return total + _average(spread * (2.0 * family.shortfall(z, None) - z)), None
 
     total, _ = jax.lax.scan(add, jnp.zeros_like(loc[0]), (loc, scale))
     return 0.5 * total / loc.shape[0]
@@ -199,5 +206,5 @@ def integrals(
     fall = half * jnp.einsum("ij,pj...->pi...", weights[:, 0, 0] - running, density)
     product = (below[:-1, None] + rise) * (above[1:, None] + fall)
     outside = jnp.stack([breaks[0] - loc, loc - breaks[-1]]) / scale
-    tails = (scale * family.shortfall(outside, df).sum(axis=0)).mean(axis=0)
+    tails = _average(scale * family.shortfall(outside, df).sum(axis=0))
     return entropy, jnp.sum(half * weights * product, axis=(0, 1)) + tails

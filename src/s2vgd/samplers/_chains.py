@@ -1,0 +1,50 @@
+"""What the samplers share: their result, and how their runs are cut into compiled calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jax import Array
+
+from s2vgd.layout import Layout
+
+LogDensity = Callable[[Any, Any], Array]
+Tick = Callable[[int], None]
+
+# Steps between two looks from outside. Also the length of the buffer that draws are collected in.
+CHUNK = 100
+
+
+class Chains(NamedTuple):
+    """What a sampler returns.
+
+    Parameters
+    ----------
+    draws : Array, shape (C, S, D)
+        S draws of each of C chains, as flat particles.
+    log_density : Array, shape (C, S)
+        Of each draw; NaN for a sampler that never sees all of the data.
+    acceptance : Array, shape (C,)
+        Mean acceptance probability; NaN for a sampler without an acceptance step.
+    divergences : Array, shape (C,)
+        Transitions after warm-up that were refused because the numbers left the representable.
+    step_size : Array, shape (C,)
+        What the tuning arrived at.
+    """
+
+    draws: Array
+    log_density: Array
+    acceptance: Array
+    divergences: Array
+    step_size: Array
+
+
+def flat_density(log_density: LogDensity, layout: Layout, data: Any, flat: Array) -> Array:
+    """Return the log density of a flat particle (D,)."""
+    return log_density(layout.unflatten(flat), data)
+
+
+def spans(start: int, stop: int, width: int) -> list[tuple[int, int]]:
+    """Cut start, ..., stop - 1 into pieces of at most `width`, each (first, last + 1)."""
+    return [(first, min(first + width, stop)) for first in range(start, stop, width)]

@@ -1,0 +1,131 @@
+"""Stochastic-gradient Hamiltonian Monte Carlo: gradients from batches of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from s2vgd.layout import Layout
+from s2vgd.samplers._chains import CHUNK, Chains, LogDensity, Tick, flat_density, spans
+
+
+def sghmc(
+    log_density: LogDensity,
+    layout: Layout,
+    start: Array,
+    data: Any,
+    *,
+    key: Array,
+    warmup: int,
+    draws: int,
+    thin: int,
+    tick: Tick,
+    take: Callable[[Any, Array], Any],
+    step_size: float = 0.1,
+    leapfrogs: int = 10,
+    friction: float = 1.0,
+) -> Chains:
+    """Stochastic-gradient Hamiltonian Monte Carlo, for data too large to go through at each step.
+
+    Langevin dynamics with friction, each gradient from a batch of its own. In the warm-up every
+    chain learns two things about each coordinate, and keeps them afterwards: the mean square of its
+    gradients, which is the curvature of the log density plus the noise of the batches and sets the
+    length of a move; and that noise, from the difference of one gradient and the next, so that it
+    can be left out of the noise that is put in.
+
+    Parameters are those of :func:`mclmc`, and
+
+    Parameters
+    ----------
+    take : callable
+        ``take(data, key) -> data``: a random batch, in the form that the density takes.
+    step_size : float
+        Of the discretisation, in units in which all coordinates have about the same scale.
+    leapfrogs : int
+        Gradients in one step.
+    friction : float
+        The momentum is forgotten over ``1 / (friction step_size)`` gradients.
+    """
+    settings = (step_size, friction, warmup * leapfrogs)
+    advance = partial(_sghmc_advance, log_density, layout, take, data=data, settings=settings)
+    zero = jnp.zeros_like(start)
+    state = _Langevin(start, zero, zero, zero + jnp.inf, zero)
+    kept = []
+    for first, last in spans(0, warmup, CHUNK) + spans(warmup, warmup + draws * thin, thin):
+        state = advance(state, key, first * leapfrogs, last * leapfrogs)
+        if first >= warmup:
+            kept.append(np.asarray(state.position))
+        tick(last)
+    positions = jnp.asarray(np.stack(kept, axis=1))
+    unknown = jnp.full(len(start), jnp.nan)
+    return Chains(
+        draws=positions,
+        log_density=jnp.full(positions.shape[:2], jnp.nan),
+        acceptance=unknown,
+        divergences=jnp.sum(~jnp.isfinite(positions).all(axis=2), axis=1),
+        step_size=jnp.full(len(start), step_size),
+    )
+
+
+class _Langevin(NamedTuple):
+    """All chains of SGHMC, each array (C, D)."""
+
+    position: Array
+    momentum: Array
+    gradient: Array  # the last one
+    square: Array  # running mean of its square
+    noise: Array  # running estimate of its variance over batches
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _sghmc_advance(
+    log_density: LogDensity,
+    layout: Layout,
+    take: Callable[[Any, Array], Any],
+    state: _Langevin,
+    key: Array,
+    first: Array,
+    last: Array,
+    *,
+    data: Any,
+    settings: tuple[Array, Array, Array],
+) -> _Langevin:
+    """Take the gradients first, ..., last - 1, and learn their size while below warm-up."""
+    step_size, friction, warmup = settings
+    persistence = jnp.exp(-friction * step_size)
+    # A tenth of the warm-up is remembered: what was measured far from equilibrium is forgotten.
+    memory = jnp.exp(-10 / warmup)
+
+    def one_gradient(i: Array, state: _Langevin) -> _Langevin:
+        position, momentum, previous, square, noise = state
+        batch_key, noise_key = jax.random.split(jax.random.fold_in(key, i))
+        batch = take(data, batch_key)
+        move = step_size / jnp.sqrt(1 + square)
+        injected = jnp.sqrt(jnp.maximum(1 - persistence**2 - move**2 * noise, 0))
+        # Half a drift, friction and noise, half a drift, a kick: exact for Gaussians.
+        position = position + 0.5 * move * momentum
+        momentum = persistence * momentum
+        momentum = momentum + injected * jax.random.normal(
+            noise_key, momentum.shape, momentum.dtype
+        )
+        position = position + 0.5 * move * momentum
+        gradient = jax.vmap(jax.grad(partial(flat_density, log_density, layout, batch)))(position)
+        momentum = momentum + move * gradient
+        # The first moves are those of the stiffest coordinate, whatever the others are like.
+        largest = jnp.max(gradient**2, axis=1, keepdims=True)
+        learned = jnp.where(
+            i == 0,
+            jnp.stack([jnp.broadcast_to(largest, square.shape), jnp.zeros_like(noise)]),
+            memory * jnp.stack([square, noise])
+            + (1 - memory) * jnp.stack([gradient**2, 0.5 * (gradient - previous) ** 2]),
+        )
+        square, noise = jnp.where(i < warmup, learned, jnp.stack([square, noise]))
+        return _Langevin(position, momentum, gradient, square, noise)
+
+    return jax.lax.fori_loop(first, last, one_gradient, state)
