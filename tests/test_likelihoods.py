@@ -23,7 +23,6 @@ REGRESSION = [
     *LEARNED_NOISE,
     Gaussian(fixed_std=0.2),
     HeteroscedasticGaussian(),
-    HeteroscedasticGaussian(tied=True),
 ]
 CLASSES = [Categorical(4), Bernoulli()]
 
@@ -84,19 +83,6 @@ def test_heteroscedastic_outputs_are_means_then_raw_scales():
     parts = likelihood.components({}, outputs)
     np.testing.assert_allclose(parts["loc"], loc)
     np.testing.assert_allclose(parts["scale"], scale, rtol=1e-5)
-
-
-def test_tied_scales_are_one_a_target():
-    """The raw scales are averaged over rows, separately for each target, and the means are left."""
-    outputs, y = data(n_targets=4)
-    parts = HeteroscedasticGaussian(tied=True).components({}, outputs)
-    raw = np.asarray(outputs[:, 2:], np.float64).mean(axis=0)
-    scale = np.broadcast_to(np.log1p(np.exp(raw)) + 1e-3, (9, 2))
-    np.testing.assert_array_equal(parts["loc"], outputs[:, :2])
-    np.testing.assert_allclose(parts["scale"], scale, rtol=1e-5)
-    expected = stats.norm.logpdf(y[:, :2], outputs[:, :2], scale).sum(axis=1)
-    actual = HeteroscedasticGaussian(tied=True).log_prob({}, outputs, y[:, :2])
-    np.testing.assert_allclose(actual, expected, rtol=1e-4)
 
 
 def test_categorical_is_the_scipy_multinomial():

@@ -138,6 +138,15 @@ def test_log_prob_is_finite_far_out_in_the_tail():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_absurd_outcomes_have_finite_scores(family):
+    p = make(family, np.zeros((DRAWS, 2)), 1.0)
+    y = [-1e300, 1e40]
+    np.testing.assert_allclose(p.cdf(y), [0.0, 1.0], atol=1e-6)
+    assert np.all(p.log_prob(y) < -100) and np.all(np.isfinite(p.log_prob(y)))
+    assert np.all(p.crps(y) > 1e11) and np.all(np.isfinite(p.crps(y)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_quantiles_agree_with_brentq(family, parts):
     loc, scale, _ = parts
     q = np.array([0.001, 0.05, 0.5, 0.77, 0.999])

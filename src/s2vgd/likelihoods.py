@@ -132,7 +132,8 @@ class StudentT(_ConstantNoise):
     Parameters
     ----------
     df : float
-        Degrees of freedom; the smaller, the heavier the tails.
+        Degrees of freedom, above 1 so that predictions have a mean; the smaller, the heavier the
+        tails.
     a, b : float
         Shape and rate of the Gamma prior on scale^-2 (keywords only).
     """
@@ -144,6 +145,8 @@ class StudentT(_ConstantNoise):
         """Validate the settings."""
         super().__post_init__()
         check_positive("df", self.df)
+        if self.df <= 1:
+            raise ValueError(f"df must be above 1, or predictions have no mean; got {self.df!r}")
 
     def log_prob(self, params: Params, outputs: jax.Array, y: jax.Array) -> jax.Array:
         """Return the log density of t_df(y; outputs, scale), summed over targets, (B,)."""
@@ -204,15 +207,10 @@ class HeteroscedasticGaussian(_NoNoiseParameters):
     floor : float
         The smallest standard deviation, in the units of ``y``. It keeps the density bounded where
         the network could reproduce a target exactly.
-    tied : bool
-        Use the mean of the raw scales over the rows of a batch for all of them, which makes the
-        noise constant. A fit that starts so learns the means first; one that does not may call
-        noise what it has not yet learned, and then never learn it.
     """
 
     family: ClassVar[str] = "normal"
     floor: float = 1e-3
-    tied: bool = False
 
     def __post_init__(self) -> None:
         """Validate the settings."""
@@ -231,8 +229,6 @@ class HeteroscedasticGaussian(_NoNoiseParameters):
     def components(self, params: Params, outputs: jax.Array) -> Components:
         """Return ``loc`` and ``scale``, each (B, T)."""
         loc, raw = jnp.split(outputs, 2, axis=-1)
-        if self.tied:
-            raw = jnp.broadcast_to(jnp.mean(raw, axis=-2, keepdims=True), raw.shape)
         return {"loc": loc, "scale": jax.nn.softplus(raw) + self.floor}
 
 

@@ -134,6 +134,19 @@ def device_dtype() -> np.dtype:
     return np.dtype(jnp.result_type(float))
 
 
+def finite_array(name: str, value: ArrayLike) -> np.ndarray:
+    """Return a real, finite NumPy array, of type float32 or float64."""
+    try:
+        array = np.asarray(value)
+        if array.dtype != np.float32:
+            array = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be an array of numbers") from error
+    if not np.all(np.isfinite(array)):
+        raise ValueError(f"{name} contains NaN or infinite values")
+    return array
+
+
 def check_level(level: float) -> float:
     """Return ``level`` as a float in (0, 1) or raise ``ValueError``."""
     value = np.asarray(level)

@@ -17,11 +17,22 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from . import _numerics as numerics
-from ._base import Predictive, check_count, check_q, device_dtype, row_chunks, row_index
+from ._base import (
+    Predictive,
+    check_count,
+    check_q,
+    device_dtype,
+    finite_array,
+    row_chunks,
+    row_index,
+)
 from ._families import FAMILIES
 
 # Up to here the S² pairs of normal components cost less than quadrature.
 _PAIRWISE_DRAWS = 256
+
+# Squares of scaled outcomes must not overflow in single precision.
+_FARTHEST = 1e12
 
 
 class _Chunk(NamedTuple):
@@ -57,7 +68,8 @@ class MixturePredictive(Predictive):
     -----
     Each cell (row, target) is centred and scaled in double precision before single-precision
     arithmetic, and mapped back in double precision after it, so that a target of 1e6 plus a little
-    noise loses nothing. What remains is about 1e-6 of the cell's spread for quantiles and CRPS.
+    noise loses nothing. What remains is about 1e-6 of the cell's spread for quantiles and CRPS. An
+    outcome more than 1e12 scales away is scored as if it were 1e12 away.
     """
 
     def __init__(
@@ -79,7 +91,7 @@ class MixturePredictive(Predictive):
             )
         self.family = family
         self.squeeze = bool(squeeze)
-        loc = _finite_array("components['loc']", components["loc"])
+        loc = finite_array("components['loc']", components["loc"])
         if loc.ndim not in (2, 3) or 0 in (loc.shape[0], *loc.shape[2:]):
             raise ValueError(
                 "components['loc'] must have shape (draws, rows) or (draws, rows, targets) with at "
@@ -99,7 +111,7 @@ class MixturePredictive(Predictive):
     def _parameter(self, name: str, value: ArrayLike, ndim: int, above: float) -> np.ndarray:
         """Check a component parameter and make it as small as broadcasting allows, 3-D."""
         label = f"components[{name!r}]"
-        array = _finite_array(label, value)
+        array = finite_array(label, value)
         if ndim == 2 and array.ndim in (1, 2):
             array = array[..., None]
         try:
@@ -344,7 +356,7 @@ class MixturePredictive(Predictive):
 
     def _check_y(self, y: ArrayLike) -> np.ndarray:
         """Return ``y`` as (N, T) float64 in component units."""
-        array = _finite_array("y", y).astype(np.float64)
+        array = finite_array("y", y).astype(np.float64)
         if array.ndim == 1 and self.n_targets == 1:
             array = array[:, None]
         if array.shape != self._loc.shape[1:]:
@@ -353,7 +365,8 @@ class MixturePredictive(Predictive):
         return (array - self._shift) / self._unit
 
     def _in_chunk(self, y: np.ndarray, chunk: _Chunk) -> np.ndarray:
-        return ((y[chunk.row_index] - chunk.centre) / chunk.unit).astype(device_dtype())
+        distance = (y[chunk.row_index] - chunk.centre) / chunk.unit
+        return np.clip(distance, -_FARTHEST, _FARTHEST).astype(device_dtype())
 
     def _to_user(self, values: np.ndarray) -> np.ndarray:
         return self._squeezed(self._shift + self._unit * values)
@@ -381,16 +394,3 @@ def _join_rows(arrays: Sequence[np.ndarray], parts: Sequence[MixturePredictive])
     return np.concatenate(
         [np.broadcast_to(a, part._loc.shape) for a, part in zip(arrays, parts, strict=True)], axis=1
     )
-
-
-def _finite_array(name: str, value: ArrayLike) -> np.ndarray:
-    """Return a real, finite NumPy array, of type float32 or float64."""
-    try:
-        array = np.asarray(value)
-        if array.dtype != np.float32:
-            array = array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be an array of numbers") from error
-    if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} contains NaN or infinite values")
-    return array
