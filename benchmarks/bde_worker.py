@@ -11,6 +11,7 @@ import json
 import lzma
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from bde import BdeRegressor
 from bde.loss import GaussianNLL
 from scipy.special import logsumexp, ndtr
 
+PACKAGES = ("sklearn-contrib-bde", "jax", "jaxlib", "numpy", "optax", "blackjax")
 EMBEDDED = Path(__file__).parents[1] / "src/s2vgd/datasets/embedded"
 
 
@@ -59,12 +61,9 @@ def main() -> None:
         raw = raw.reshape(-1, *raw.shape[-2:])
         loc = raw[..., 0] * y_scale + y_shift
         scale = (np.logaddexp(0, raw[..., 1]) + 1e-6) * y_scale
-        print(
-            json.dumps(
-                {"split": i, "seed": i, "seconds": seconds, "metrics": score(loc, scale, y[test])}
-            ),
-            flush=True,
-        )
+        row = {"split": i, "seed": i, "seconds": seconds, "metrics": score(loc, scale, y[test])}
+        row["versions"] = {p: version(p) for p in PACKAGES}
+        print(json.dumps(row), flush=True)
 
 
 def score(loc: np.ndarray, scale: np.ndarray, y: np.ndarray) -> dict[str, float]:

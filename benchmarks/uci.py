@@ -77,7 +77,8 @@ def main() -> None:
                 else run_ours(name, method, todo, json.loads(args.override))
             )
             for row in rows:
-                row |= {"experiment": "uci", "dataset": name, "method": label, **provenance()}
+                about = {"experiment": "uci", "dataset": name, "method": label, **provenance()}
+                row = about | row  # bde tells its own versions
                 append(args.out, row)
                 m = row["metrics"]
                 print(
