@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--override", default="{}", help="estimator parameters, as JSON")
     parser.add_argument("--tag", default="", help="added to the method's name")
     parser.add_argument("--bde-python", default=".venv-bde/bin/python")
+    parser.add_argument("--revision", help="of this tree, where it is a copy without git")
     parser.add_argument(
         "--summary", action="store_true", help="print the table and do nothing else"
     )
@@ -77,7 +78,8 @@ def main() -> None:
                 else run_ours(name, method, todo, json.loads(args.override))
             )
             for row in rows:
-                about = {"experiment": "uci", "dataset": name, "method": label, **provenance()}
+                about = {"experiment": "uci", "dataset": name, "method": label}
+                about |= provenance(args.revision)
                 row = about | row  # bde tells its own versions
                 append(args.out, row)
                 m = row["metrics"]
@@ -134,12 +136,14 @@ def run_bde(python: str, name: str, splits: list[int]):
         raise SystemExit(f"bde failed with exit code {process.returncode}: {' '.join(command)}")
 
 
-def provenance() -> dict:
+def provenance(revision: str | None) -> dict:
     import jax
 
-    revision = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    if revision is None:
+        command = ["git", "rev-parse", "--short", "HEAD"]
+        revision = subprocess.run(
+            command, capture_output=True, text=True, check=False
+        ).stdout.strip()
     return {
         "command": " ".join(["python", *sys.argv]),
         "versions": {

@@ -548,7 +548,7 @@ def test_wrong_types_are_named():
 
 
 def test_cosine_adam_is_adam_on_a_cosine_and_one_object():
-    assert cosine_adam(5e-3, 2000) is cosine_adam(steps=2000, learning_rate=0.005) is cosine_adam()
+    assert cosine_adam(1e-2, 4000) is cosine_adam(steps=4000, learning_rate=0.01) is cosine_adam()
     assert cosine_adam(5e-3, 100) is not cosine_adam(5e-3, 200)
     optimizer, steps = cosine_adam(0.1, 8), []
     weights = jnp.zeros(1)

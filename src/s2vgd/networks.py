@@ -93,9 +93,12 @@ class MLP:
         """Map x of shape (B, n_inputs) to outputs of shape (B, n_outputs)."""
         activate = ACTIVATIONS[self.activation]
         *hidden, last = weights
+        # Rows run along the last axis: on a CPU this makes a step of many small networks, a vmap
+        # over the weights, two to three times as fast as the usual layout.
+        columns = x.T
         for layer in hidden:
-            x = activate(x @ layer["kernel"] + layer["bias"])
-        return x @ last["kernel"] + last["bias"]
+            columns = activate(layer["kernel"].T @ columns + layer["bias"][:, None])
+        return (last["kernel"].T @ columns + last["bias"][:, None]).T
 
 
 def from_flax(module: Any, example: Array) -> Network:

@@ -84,7 +84,9 @@ class Posterior:
     def from_chains(cls, bnn: BNN, draws: Any) -> Posterior:
         """Pool draws with leading axes (C, S) of chains and draws."""
         n_chains, n_draws = jax.tree.leaves(draws)[0].shape[:2]
-        pooled = jax.tree.map(lambda a: a.reshape(n_chains * n_draws, *a.shape[2:]), draws)
+        pooled = jax.tree.map(
+            lambda a: jnp.asarray(np.reshape(a, (n_chains * n_draws, *a.shape[2:]))), draws
+        )
         return cls(bnn, pooled, n_chains)
 
     def __len__(self) -> int:

@@ -66,19 +66,14 @@ class HierarchicalPrior:
         check_positive("b", self.b)
 
     def init(self, key: jax.Array, weights: Weights) -> Hyper:
-        """Return log precisions of zero: every variance starts at one.
-
-        A wide start lets the data shape the weights before the prior shrinks them. In a trial on
-        two or three random splits each it predicted yacht, energy and concrete better than a start
-        from draws of the prior, from its mean, or from the most probable precisions given the first
-        weights; on boston the last of these was better.
+        """Return the most probable log precisions, given the first weights.
 
         Parameters
         ----------
         key : jax.Array
-            Not used: particles differ by their weights, which soon pull the precisions apart.
+            Not used: particles differ by their weights, and with them by their precisions.
         weights : pytree
-            The weights that the particle starts from, for their layers and dtypes.
+            The weights that the particle starts from.
 
         Returns
         -------
@@ -87,7 +82,9 @@ class HierarchicalPrior:
         """
         hyper: Hyper = {}
         for layer, kind, arrays in _groups(weights):
-            hyper.setdefault(layer, {})[kind] = jnp.zeros((), jnp.result_type(*arrays))
+            size, squares = _size_and_squares(arrays)
+            mode = jnp.log((self.a + 0.5 * size) / (self.b + 0.5 * squares))
+            hyper.setdefault(layer, {})[kind] = mode.astype(jnp.result_type(*arrays))
         return hyper
 
     def log_prob(self, weights: Weights, hyper: Hyper) -> jax.Array:
@@ -195,6 +192,10 @@ def _groups(weights: Weights) -> Iterator[tuple[str, str, list[jax.Array]]]:
 
 
 def _normal_log_prob(arrays: list[jax.Array], log_precision: jax.Array | float) -> jax.Array:
-    size = sum(array.size for array in arrays)
-    squares = sum(jnp.sum(jnp.square(array)) for array in arrays)
+    size, squares = _size_and_squares(arrays)
     return 0.5 * (size * (log_precision - LOG_2PI) - jnp.exp(log_precision) * squares)
+
+
+def _size_and_squares(arrays: list[jax.Array]) -> tuple[int, jax.Array]:
+    squares = sum(jnp.sum(jnp.square(array)) for array in arrays)
+    return sum(array.size for array in arrays), jnp.asarray(squares)

@@ -8,21 +8,22 @@ lengths, and the diagnostics that say whether to trust the result.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from blackjax.diagnostics import effective_sample_size, potential_scale_reduction
 from jax import Array
 
-from s2vgd import samplers
+from s2vgd import diagnostics, samplers
 from s2vgd.errors import DivergedError
 from s2vgd.layout import Layout
 from s2vgd.progress import progress_bar
+from s2vgd.threads import with_same_precision
 
 
 class Length(NamedTuple):
@@ -40,6 +41,16 @@ DEFAULT_LENGTHS = {
     "nuts": Length(300, 100, 2),
     "sghmc": Length(1000, 100, 20),
 }
+
+
+def length_of(method: str, warmup: int | None, draws: int | None, thin: int | None) -> Length:
+    """Return how long to run, the method's defaults standing in for None."""
+    if method not in DEFAULT_LENGTHS:
+        known = ", ".join(map(repr, DEFAULT_LENGTHS))
+        raise ValueError(f"method must be one of {known}, got {method!r}")
+    given = {"warmup": warmup, "draws": draws, "thin": thin}
+    lengths = {k: _check_length(k, v) for k, v in given.items() if v is not None}
+    return DEFAULT_LENGTHS[method]._replace(**lengths)
 
 
 class RefinementWarning(UserWarning):
@@ -170,34 +181,19 @@ def refine(
     RefinementWarning
         If the diagnostics are bad, in words.
     """
-    if method not in DEFAULT_LENGTHS:
-        known = ", ".join(map(repr, DEFAULT_LENGTHS))
-        raise ValueError(f"method must be one of {known}, got {method!r}")
-    length = Length(
-        *(
-            default if value is None else _check_length(name, value)
-            for name, value, default in zip(
-                Length._fields, (warmup, draws, thin), DEFAULT_LENGTHS[method], strict=True
-            )
-        )
-    )
+    length = length_of(method, warmup, draws, thin)
     sizes = {leaf.shape[:1] for leaf in jax.tree.leaves(particles)}
     if len(sizes) != 1 or () in sizes:
         raise ValueError(f"particles must share one leading axis, got sizes {sorted(sizes)}")
     layout = Layout.of(particles)
-    start = layout.flatten(particles)
-    if not bool(jnp.isfinite(start).all()):
+    start = np.asarray(layout.flatten(particles))
+    if not np.isfinite(start).all():
         raise ValueError("particles must be finite to start chains from")
     total = length.warmup + length.draws * length.thin
+    run = partial(getattr(samplers, method), log_density, layout, data=data, **options)
     with progress_bar(progress, total, description=description) as show:
-        chains = getattr(samplers, method)(
-            *(log_density, layout, start, data),
-            key=key,
-            tick=lambda step: show(step, None),
-            **length._asdict(),
-            **options,
-        )
-    if not bool(jnp.isfinite(chains.draws).all()):
+        chains = _run_in_groups(partial(run, **length._asdict()), start, key, show)
+    if not np.isfinite(chains.draws).all():
         raise DivergedError(
             f"a chain of {method!r} left the finite numbers during sampling; a smaller step size "
             "or standardised data often help",
@@ -206,9 +202,10 @@ def refine(
         )
     r_hat = effective = np.zeros(0)
     if predict is not None and length.draws >= 4:
-        followed = _follow(predict, layout, chains.draws, data)
-        r_hat, effective = (np.atleast_1d(np.asarray(value)) for value in _summarise(followed))
-    diagnostics = Diagnostics(
+        followed = diagnostics.split(np.asarray(_follow(predict, layout, chains.draws, data)))
+        r_hat = diagnostics.r_hat(followed)
+        effective = diagnostics.effective_sample_size(followed)
+    report = Diagnostics(
         method=method,
         acceptance=np.asarray(chains.acceptance),
         divergences=np.asarray(chains.divergences),
@@ -218,31 +215,83 @@ def refine(
         log_density=np.asarray(chains.log_density),
         step_size=np.asarray(chains.step_size),
     )
-    for problem in diagnostics.problems():
+    for problem in report.problems():
         warnings.warn(problem, RefinementWarning, stacklevel=2)
-    return Refined(layout.unflatten(chains.draws), diagnostics)
+    return Refined(layout.unflatten(chains.draws), report)
 
 
-def _follow(predict: Callable[[Any, Any], Array], layout: Layout, draws: Array, data: Any) -> Array:
-    """Return the predictions of all draws, (C, S, R)."""
-    flat = draws.reshape(-1, draws.shape[-1])
-    values = _predict_all(predict, layout, flat, data)
-    return values.reshape(*draws.shape[:2], -1)
+def compile_refinement(
+    log_density: Callable[[Any, Any], Array],
+    particles: Any,
+    data: Any = None,
+    *,
+    method: str = "mclmc",
+    warmup: int | None = None,
+    draws: int | None = None,
+    thin: int | None = None,
+    predict: Callable[[Any, Any], Array] | None = None,
+    **options: Any,
+) -> None:
+    """Compile what :func:`refine` will run when it is called with the same arguments.
+
+    Meant for another thread, while this one still moves the particles. Samplers whose lengths are
+    part of the compiled program ("hmc", "nuts") are left alone: they could not be compiled without
+    being run.
+    """
+    n_draws = length_of(method, warmup, draws, thin).draws
+    layout = Layout.of(particles)
+    start = np.asarray(layout.flatten(particles))
+    if method in ("mclmc", "sghmc"):
+        getattr(samplers, method)(
+            *(log_density, layout, start[: _group_size(len(start))], data),
+            **{"key": jax.random.key(0), "warmup": 1, "draws": 1, "thin": 1},
+            tick=lambda step: None,
+            **options,
+        )
+    if predict is not None and n_draws >= 4:
+        _follow(predict, layout, np.repeat(start[:, None], n_draws, 1), data)
+
+
+def _run_in_groups(
+    run: Callable[..., samplers.Chains], start: Array, key: Array, show: Callable[..., None]
+) -> samplers.Chains:
+    """Run a sampler on a few chains at a time, each group in a thread of its own.
+
+    A step of a small network is too little work to be shared between the cores of a CPU, and takes
+    longer when it is. Groups do not depend on one another, hence not on the number of cores.
+    """
+    size = _group_size(len(start))
+    firsts = range(0, len(start), size)
+    done = dict.fromkeys(firsts, 0)
+
+    def run_group(first: int) -> samplers.Chains:
+        def tick(step: int) -> None:
+            done[first] = step
+            show(min(done.values()), None)
+
+        group_key = jax.random.fold_in(key, first)
+        return run(start=start[first : first + size], key=group_key, tick=tick)
+
+    workers = min(len(firsts), os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool:
+        groups = list(pool.map(with_same_precision(run_group), firsts))
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *groups)
+
+
+def _group_size(chains: int) -> int:
+    if jax.default_backend() != "cpu":
+        return chains
+    return 2 if chains % 2 == 0 else 1
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _predict_all(
-    predict: Callable[[Any, Any], Array], layout: Layout, flat: Array, data: Any
-) -> Array:
-    return jax.lax.map(lambda x: predict(layout.unflatten(x), data), flat, batch_size=64)
+def _follow(predict: Callable[[Any, Any], Array], layout: Layout, draws: Array, data: Any) -> Array:
+    """Return the predictions of all draws (C, S, D), as (C, S, R)."""
 
+    def of_chains(flat: Array) -> Array:
+        return jax.vmap(lambda one: predict(layout.unflatten(one), data))(flat)
 
-@jax.jit
-def _summarise(followed: Array) -> tuple[Array, Array]:
-    """Return split R-hat and effective sample size of each column of (C, S, R)."""
-    half = followed.shape[1] // 2
-    split = jnp.concatenate([followed[:, :half], followed[:, half : 2 * half]])
-    return potential_scale_reduction(split), effective_sample_size(split)
+    return jax.lax.map(of_chains, draws.swapaxes(0, 1)).swapaxes(0, 1)
 
 
 def _check_length(name: str, value: Any) -> int:

@@ -290,7 +290,8 @@ def _rescale_forward(c: Array, left: Array, right: Array) -> tuple[Array, tuple[
 def _rescale_backward(saved: tuple[Array, ...], g: Array) -> tuple[Array, ...]:
     c, left, right = saved
     product = g * c
-    return left[:, None] * g * right, _dot(product, right), _dot(left, product)
+    left_grad = jnp.sum(product * right, axis=1)
+    return left[:, None] * g * right, left_grad, jnp.sum(left[:, None] * product, axis=0)
 
 
 _rescale.defvjp(_rescale_forward, _rescale_backward)
@@ -304,34 +305,52 @@ def _rotate(vs: Array, a: Array, axis: int) -> Array:
 
 def _rotate_forward(vs: Array, a: Array, axis: int) -> tuple[Array, tuple[Array, ...]]:
     _, t = wy(vs)
-    s = _dot(t, _project(vs, a, axis))
+    s = _mix(t, _project(vs, a, axis))
     return a - _expand(vs, s, axis), (vs, a, t, s)
 
 
 def _rotate_backward(axis: int, saved: tuple[Array, ...], g: Array) -> tuple[Array, Array]:
     """Differentiate a - Y S with S = T Yᵀ a, using dT = -T d(T⁻¹) T for the kernel."""
     vs, a, t, s = saved
-    r = _dot(t.T, _project(vs, g, axis))
-    d = jnp.tril(_dot(r, s.T))
-    dvs = _dot(jnp.tril(d, -1) + d.T, vs) - _collect(s, g, axis) - _collect(r, a, axis)
-    return dvs, g - _expand(vs, r, axis)
+    r = _mix(t.T, _project(vs, g, axis))
+    if len(vs) == 1:
+        turned = jnp.sum(r * s) * vs
+    else:
+        d = jnp.tril(_dot(r, s.T))
+        turned = _dot(jnp.tril(d, -1) + d.T, vs)
+    return turned - _collect(s, g, axis) - _collect(r, a, axis), g - _expand(vs, r, axis)
 
 
 _rotate.defvjp(_rotate_forward, _rotate_backward)
 
 
+# A single vector is multiplied and summed over: as a matrix product with one row it would take
+# longer to run, and twice as long to compile.
+
+
+def _mix(t: Array, s: Array) -> Array:
+    """Return T S for a kernel (K, K) and components (K, m)."""
+    return t * s if len(t) == 1 else _dot(t, s)
+
+
 def _project(vs: Array, a: Array, axis: int) -> Array:
     """Return the components (K, m) of a along vectors (K, n), where n is this axis of a."""
+    if len(vs) == 1:
+        return jnp.sum(a * jnp.expand_dims(vs[0], 1 - axis), axis=axis)[None]
     return _dot(a, vs.T).T if axis else _dot(vs, a)
 
 
 def _expand(vs: Array, s: Array, axis: int) -> Array:
     """Return the combination of vectors (K, n) with components (K, m) along this axis."""
+    if len(vs) == 1:
+        return jnp.expand_dims(vs[0], 1 - axis) * jnp.expand_dims(s[0], axis)
     return _dot(s.T, vs) if axis else _dot(vs.T, s)
 
 
 def _collect(s: Array, a: Array, axis: int) -> Array:
     """Return (K, n): components (K, m) times a, summed over its other axis."""
+    if len(s) == 1:
+        return jnp.sum(a * jnp.expand_dims(s[0], axis), axis=1 - axis)[None]
     return _dot(s, a) if axis else _dot(a, s.T).T
 
 

@@ -57,7 +57,7 @@ class TrainResult(NamedTuple):
     stopped_at: int
 
 
-def cosine_adam(learning_rate: float = 5e-3, steps: int = 2000) -> optax.GradientTransformation:
+def cosine_adam(learning_rate: float = 1e-2, steps: int = 4000) -> optax.GradientTransformation:
     """Adam whose learning rate falls to zero along a cosine: the default optimiser.
 
     Equal arguments give the same object, so that what was compiled with it is found again.

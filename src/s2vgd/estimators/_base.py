@@ -20,7 +20,7 @@ from s2vgd.bnn import BNN, Batch
 from s2vgd.errors import ModelFileError
 from s2vgd.estimators import _fitting
 from s2vgd.estimators._rows import ROWS, Scaler
-from s2vgd.likelihoods import HeteroscedasticGaussian, Likelihood
+from s2vgd.likelihoods import Likelihood
 from s2vgd.networks import ACTIVATIONS, MLP
 from s2vgd.posterior import Posterior, restore_particles
 from s2vgd.predictive import Predictive
@@ -48,7 +48,7 @@ class S2VGDEstimator(BaseEstimator):
     scales: Any
     prior: Any
     refine: str | None
-    steps: int
+    steps: int | None
     batch_size: Any
     learning_rate: float
     activation: str
@@ -78,12 +78,13 @@ class S2VGDEstimator(BaseEstimator):
         self._rows = x, y, weight
         with self._precision():
             data = self._batch(x, y, weight)
-            result = _fitting.fit(self._model(x, y), data, self._recipe(len(x)), self._seed, start)
+            recipe = self._recipe(len(x))
+            result = _fitting.fit(self._model(x, y), data, recipe, self._seed, start)
         self.posterior_ = result.posterior
         self.history_ = result.history
         self.diagnostics_ = result.diagnostics
         self._particles = jax.tree.map(np.asarray, result.particles)
-        self.n_iter_ = self.steps
+        self.n_iter_ = recipe.steps
 
     def _partial_fit_rows(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
         self._check_parameters()
@@ -116,15 +117,15 @@ class S2VGDEstimator(BaseEstimator):
             x.shape[1], tuple(self.hidden), likelihood.n_outputs(n_targets), self.activation
         )
         structure = Structure(self.reflections, self.scales)
-        return BNN(network, likelihood, structure, self._prior(likelihood), n_targets)
+        return BNN(network, likelihood, structure, self._prior(), n_targets)
 
-    def _prior(self, likelihood: Likelihood) -> Prior:
+    def _prior(self) -> Prior:
+        if self.prior == "auto":
+            # Particles that stop near a mode need variances that adapt to it. Chains go far from
+            # it, and predict better when nothing shrinks the weights as they go.
+            return HierarchicalPrior() if self.refine is None else FixedPrior()
         if self.prior == "hierarchical":
             return HierarchicalPrior()
-        if self.prior == "auto":
-            # Learned variances and learned noise together leave the network too free.
-            fixed = isinstance(likelihood, HeteroscedasticGaussian)
-            return FixedPrior() if fixed else HierarchicalPrior()
         return FixedPrior(variance=float(self.prior))
 
     def _recipe(self, n_rows: int) -> _fitting.Recipe:
@@ -136,7 +137,7 @@ class S2VGDEstimator(BaseEstimator):
             method = _fitting.sampler_for(n_rows)
         return _fitting.Recipe(
             particles=self.particles,
-            steps=self.steps,
+            steps=self.steps or _fitting.default_steps(method, batch_size),
             batch_size=batch_size,
             learning_rate=self.learning_rate,
             refine=method,
@@ -152,14 +153,13 @@ class S2VGDEstimator(BaseEstimator):
         return jax.enable_x64(self.dtype == "float64")
 
     def _check_parameters(self) -> None:
-        for name in ("particles", "steps"):
-            _check_integer(name, getattr(self, name), 1)
+        _check_integer("particles", self.particles, 1)
         _check_integer("reflections", self.reflections, 0)
         if isinstance(self.hidden, str) or not isinstance(self.hidden, Iterable):
             raise ValueError(f"hidden must be a sequence of layer widths, got {self.hidden!r}")
         for i, width in enumerate(self.hidden):
             _check_integer(f"hidden[{i}]", width, 1)
-        for name in ("chains", "warmup", "draws", "thin"):
+        for name in ("steps", "chains", "warmup", "draws", "thin"):
             if getattr(self, name) is not None:
                 _check_integer(name, getattr(self, name), 1)
         if self.batch_size is not None and self.batch_size != "auto":
@@ -278,6 +278,7 @@ class S2VGDEstimator(BaseEstimator):
             "features": self.n_features_in_,
             "feature_names": None if names is None else list(map(str, names)),
             "seed": self._seed,
+            "steps": self.n_iter_,
             "targets": self._target_metadata(),
         }
         files.save_directory(path, arrays, metadata, kind=self._kind, version=VERSION)
@@ -301,7 +302,7 @@ class S2VGDEstimator(BaseEstimator):
             model.n_features_in_ = metadata["features"]
             if metadata["feature_names"] is not None:
                 model.feature_names_in_ = np.asarray(metadata["feature_names"], dtype=object)
-            model._seed = metadata["seed"]
+            model._seed, model.n_iter_ = metadata["seed"], metadata["steps"]
             model._x_scaler = Scaler(arrays["x_shift"], arrays["x_scale"])
             model._restore_targets(arrays, metadata["targets"])
             model._rows = None
@@ -318,7 +319,7 @@ class S2VGDEstimator(BaseEstimator):
         widths = {(model.n_features_in_,), scaler.shift.shape, scaler.scale.shape}
         if not isinstance(network, MLP) or widths != {(network.n_inputs,)}:
             raise ModelFileError(f"{path} is inconsistent about its number of features")
-        model.history_, model.diagnostics_, model.n_iter_ = {}, None, model.steps
+        model.history_, model.diagnostics_ = {}, None
         return model
 
     def _target_arrays(self) -> dict[str, np.ndarray]:

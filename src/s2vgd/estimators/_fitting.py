@@ -12,13 +12,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from s2vgd import svgd, training
 from s2vgd.bnn import BNN, Batch
 from s2vgd.likelihoods import HeteroscedasticGaussian
 from s2vgd.networks import Network
 from s2vgd.posterior import Posterior
-from s2vgd.refine import Diagnostics, refine
+from s2vgd.refine import Diagnostics, Refined, compile_refinement, refine
+from s2vgd.threads import in_background
 
 # Beyond this many rows a gradient of all of them costs more than the noise of a batch does.
 FULL_BATCH_ROWS = 2048
@@ -44,6 +46,11 @@ class Recipe(NamedTuple):
     thin: int | None
     progress: bool | None
     checkpoint_dir: str | os.PathLike[str] | None
+
+    @property
+    def n_particles(self) -> int:
+        """How many particles SVGD moves: with refinement, no more than there are chains."""
+        return min(self.particles, (self.refine and self.chains) or self.particles)
 
 
 class Fit(NamedTuple):
@@ -73,47 +80,50 @@ def fit(bnn: BNN, data: Batch, recipe: Recipe, seed: int, start: Any = None) -> 
     """
     init_key, train_key, refine_key = jax.random.split(jax.random.key(seed), 3)
     n_total = float(len(data.x) if data.weight is None else data.weight.sum())
-    particles = bnn.init_particles(init_key, recipe.particles) if start is None else start
-    history: dict[str, np.ndarray] = {}
-    for name, tied, steps, rate in _stages(bnn, recipe, fresh=start is None):
-        algorithm = _algorithm(bnn, n_total, tied, rate, steps)
+    if start is None:
+        particles = bnn.init_particles(init_key, recipe.n_particles)
+    else:
+        particles = jax.tree.map(lambda leaf: jnp.asarray(leaf[: recipe.n_particles]), start)
+    refinement = None
+    if recipe.refine is not None:
+        refinement = _Refinement.of(bnn, data, n_total, recipe)
+        # Compiled on another core while SVGD is compiled and run on this one.
+        compilation = in_background(refinement.compile, particles)
+    stages = _stages(bnn, recipe, fresh=start is None)
+    algorithm = _algorithm(bnn, n_total, stages)
+    state = algorithm.init(particles)
+    for stage in stages:
         # Each continuation is a run of its own, which the number of rows identifies.
-        folder = name if start is None else f"{name}-{len(data.x)}-rows"
+        folder = stage.name if start is None else f"{stage.name}-{len(data.x)}-rows"
         directory = recipe.checkpoint_dir
         result = training.train(
             algorithm,
-            algorithm.init(particles),
-            data,
+            state,
+            _Rows(data, np.full(len(data.x), stage.tied)),
             key=train_key,
-            steps=steps,
+            steps=stage.steps,
             batch_size=recipe.batch_size,
             progress=recipe.progress,
-            description=name,
+            description=stage.name,
             checkpoint_dir=None if directory is None else Path(directory) / folder,
-            settings={"model": repr(bnn), "learning_rate": rate},
+            settings={"model": repr(bnn), "stages": stages},
         )
-        particles, history = result.state.particles, result.history
-    if recipe.refine is None:
+        state = result.state
+    particles, history = state.particles, result.history
+    if refinement is None:
         n_particles = len(jax.tree.leaves(particles)[0])
         return Fit(Posterior(bnn, particles, n_particles), particles, history, None)
-    options: dict[str, Any] = {}
-    if recipe.refine == "sghmc":
-        options["take"] = _taker(recipe.batch_size or BATCH_ROWS)
-    refined = refine(
-        _log_density(bnn, n_total),
-        jax.tree.map(lambda leaf: leaf[: recipe.chains], particles),
-        data,
-        key=refine_key,
-        method=recipe.refine,
-        warmup=recipe.warmup,
-        draws=recipe.draws,
-        thin=recipe.thin,
-        predict=_followed(bnn),
-        progress=recipe.progress,
-        **options,
-    )
+    compilation.result()
+    refined = refinement.run(particles, refine_key)
     posterior = Posterior.from_chains(bnn, refined.draws)
     return Fit(posterior, particles, history, refined.diagnostics)
+
+
+def default_steps(refine: str | None, batch_size: int | None) -> int:
+    """Return how many steps of SVGD to make, if the user does not say."""
+    if refine is not None:
+        return 1000  # the chains go on from there
+    return 4000 if batch_size is None else 8000
 
 
 def sampler_for(n_rows: int) -> str:
@@ -123,55 +133,102 @@ def sampler_for(n_rows: int) -> str:
     return "mclmc" if n_rows <= REFINE_FULL_BATCH_ROWS else "sghmc"
 
 
-def _stages(bnn: BNN, recipe: Recipe, fresh: bool) -> list[tuple[str, bool, int, float]]:
-    """Return (name, whether the noise is tied, steps, learning rate) of each run of SVGD.
+class _Stage(NamedTuple):
+    """One run of SVGD; while the noise is tied it is the same for all rows."""
+
+    name: str
+    tied: bool
+    steps: int
+    learning_rate: float
+
+
+def _stages(bnn: BNN, recipe: Recipe, fresh: bool) -> tuple[_Stage, ...]:
+    """Return the runs of SVGD, one after the other.
 
     Input-dependent noise is learned last: a network that may call its misfit noise from the first
     step does so, and does not recover.
     """
     steps, rate = recipe.steps, recipe.learning_rate
     if not (fresh and isinstance(bnn.likelihood, HeteroscedasticGaussian)):
-        return [("SVGD", False, steps, rate)]
+        return (_Stage("SVGD", False, steps, rate),)
     # Refinement moves on from wherever the noise is; without it SVGD has to learn the noise.
     free = max(1, steps // 10 if recipe.refine else steps)
-    return [("SVGD", True, steps, rate), ("SVGD-noise", False, free, rate / 5)]
+    return _Stage("SVGD", True, steps, rate), _Stage("SVGD-noise", False, free, rate / 5)
+
+
+class _Rows(NamedTuple):
+    """What SVGD learns from. Whether the noise is tied is said row by row, as data, so that both
+    stages run the same compiled program.
+    """
+
+    batch: Batch
+    tied: np.ndarray
 
 
 @functools.lru_cache(maxsize=64)
-def _algorithm(
-    bnn: BNN, n_total: float, tied: bool, learning_rate: float, steps: int
-) -> svgd.Algorithm:
-    log_density = (_tied_log_density if tied else _log_density)(bnn, n_total)
-    return svgd.build(log_density, training.cosine_adam(learning_rate, steps))
+def _algorithm(bnn: BNN, n_total: float, stages: tuple[_Stage, ...]) -> svgd.Algorithm:
+    def log_density(particle: Any, rows: _Rows) -> jax.Array:
+        network = _TiedNoise(bnn.network, rows) if len(stages) > 1 else bnn.network
+        model = dataclasses.replace(bnn, network=network)
+        return model.log_joint(particle, rows.batch, n_total)
 
-
-# Cached, because what is compiled is kept by the identity of these functions.
-@functools.lru_cache(maxsize=64)
-def _log_density(bnn: BNN, n_total: float) -> Callable[[Any, Batch], jax.Array]:
-    return lambda particle, batch: bnn.log_joint(particle, batch, n_total)
-
-
-def _tied_log_density(bnn: BNN, n_total: float) -> Callable[[Any, Batch], jax.Array]:
-    def log_density(particle: Any, batch: Batch) -> jax.Array:
-        network = _TiedNoise(bnn.network, batch.weight)
-        return dataclasses.replace(bnn, network=network).log_joint(particle, batch, n_total)
-
-    return log_density
+    schedules = [optax.cosine_decay_schedule(s.learning_rate, s.steps) for s in stages]
+    ends = np.cumsum([stage.steps for stage in stages[:-1]]).tolist()
+    return svgd.build(log_density, optax.adam(optax.join_schedules(schedules, ends)))
 
 
 class _TiedNoise(NamedTuple):
-    """A network with one raw noise scale for all rows, the mean of its own, by their weights."""
+    """A network with one raw noise scale for all tied rows: the mean of its own, by weight."""
 
     network: Network
-    weight: jax.Array | None
+    rows: _Rows
 
     def init(self, key: jax.Array) -> Any:
         return self.network.init(key)
 
     def apply(self, weights: Any, x: jax.Array) -> jax.Array:
         loc, raw = jnp.split(self.network.apply(weights, x), 2, axis=-1)
-        level = jnp.average(raw, axis=0, weights=self.weight)
-        return jnp.concatenate([loc, jnp.broadcast_to(level, raw.shape)], axis=-1)
+        level = jnp.average(raw, axis=0, weights=self.rows.batch.weight)
+        return jnp.concatenate([loc, jnp.where(self.rows.tied[:, None], level, raw)], axis=-1)
+
+
+class _Refinement(NamedTuple):
+    """Everything that :func:`s2vgd.refine.refine` is to be called with, but particles and key."""
+
+    log_density: Callable[[Any, Batch], jax.Array]
+    data: Batch
+    arguments: dict[str, Any]
+    progress: bool | None
+
+    @classmethod
+    def of(cls, bnn: BNN, data: Batch, n_total: float, recipe: Recipe) -> _Refinement:
+        arguments: dict[str, Any] = {
+            "method": recipe.refine,
+            "warmup": recipe.warmup,
+            "draws": recipe.draws,
+            "thin": recipe.thin,
+            "predict": _followed(bnn),
+        }
+        if recipe.refine == "sghmc":
+            arguments["take"] = _taker(recipe.batch_size or BATCH_ROWS)
+        return cls(_log_density(bnn, n_total), data, arguments, recipe.progress)
+
+    def compile(self, particles: Any) -> None:
+        compile_refinement(self.log_density, particles, self.data, **self.arguments)
+
+    def run(self, particles: Any, key: jax.Array) -> Refined:
+        return refine(
+            *(self.log_density, particles, self.data),
+            key=key,
+            progress=self.progress,
+            **self.arguments,
+        )
+
+
+# Cached, because what is compiled is kept by the identity of these functions.
+@functools.lru_cache(maxsize=64)
+def _log_density(bnn: BNN, n_total: float) -> Callable[[Any, Batch], jax.Array]:
+    return lambda particle, batch: bnn.log_joint(particle, batch, n_total)
 
 
 @functools.lru_cache(maxsize=64)

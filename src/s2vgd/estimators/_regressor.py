@@ -14,6 +14,7 @@ from sklearn.utils.validation import validate_data
 from s2vgd.estimators._base import S2VGDEstimator
 from s2vgd.estimators._rows import ROWS, Scaler, weighted_rows
 from s2vgd.likelihoods import Gaussian, HeteroscedasticGaussian, Laplace, Likelihood, StudentT
+from s2vgd.refine import length_of
 
 NOISES = ("constant", "input", "auto", "student_t", "laplace")
 
@@ -28,7 +29,8 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
     hidden : tuple of int, default=(50,)
         Widths of the hidden layers.
     particles : int, default=20
-        M, the networks that SVGD moves together; refinement starts a chain at each.
+        M, the networks that SVGD moves together. With refinement there are no more of them than
+        `chains`, and a chain starts at each.
     reflections : int, default=1
         K, Householder reflections on each side of a weight matrix; 0 for none.
     scales : {"lognormal", "gaussian"} or None, default="lognormal"
@@ -39,21 +41,22 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         as long). The last two are for data with outliers.
     prior : {"auto", "hierarchical"} or float, default="auto"
         Learned variances of the weights a layer, eq. (fullmode), or a fixed variance. "auto" is
-        1.0 with input-dependent noise, else "hierarchical".
+        1.0 with refinement, "hierarchical" without.
     refine : {"auto", "mclmc", "hmc", "nuts", "sghmc"} or None, default="auto"
         Sampler that refines the particles; None leaves them as SVGD found them, which is faster
         and too sure of itself. "auto" is "hmc" below 100 rows, "mclmc" up to 20,000 and
         "sghmc" beyond.
-    steps : int, default=2000
-        Steps of SVGD.
+    steps : int, optional
+        Steps of SVGD. By default 1000 before a refinement; without one 4000 when each step sees all
+        rows, and 8000 when it sees a batch.
     batch_size : int, "auto" or None, default="auto"
         Rows a step; None for all. "auto" is all up to 2048, else 512.
-    learning_rate : float, default=5e-3
+    learning_rate : float, default=1e-2
         Of Adam at the start; it falls to zero along a cosine.
     activation : {"relu", "tanh", "gelu", "silu"}, default="relu"
         Of the hidden units.
     chains : int or None, default=8
-        How many of the particles the refinement starts from; None for all. A few long chains serve
+        How many chains the refinement runs; None for one a particle. A few long chains serve
         better than many short ones.
     warmup, draws, thin : int, optional
         Length of the refinement: steps of tuning, draws kept of each chain, steps between two.
@@ -101,9 +104,9 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         noise: str = "input",
         prior: str | float = "auto",
         refine: str | None = "auto",
-        steps: int = 2000,
+        steps: int | None = None,
         batch_size: int | str | None = "auto",
-        learning_rate: float = 5e-3,
+        learning_rate: float = 1e-2,
         activation: str = "relu",
         chains: int | None = 8,
         warmup: int | None = None,
@@ -242,24 +245,28 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         test, train = rows[:held_out], rows[held_out:]
         if len(train) < 2:
             return "constant"
+        trial_of = {**self.get_params(), "checkpoint_dir": None}
+        refinement = self._recipe(len(train)).refine
+        if refinement is not None:  # half as long is long enough to compare
+            length = length_of(refinement, self.warmup, self.draws, self.thin)
+            trial_of |= {"warmup": -(-length.warmup // 2), "thin": -(-length.thin // 2)}
         scores = {}
         for noise in ("input", "constant"):
-            trial = type(self)(**{**self.get_params(), "noise": noise, "checkpoint_dir": None})
+            trial = type(self)(**{**trial_of, "noise": noise})
             trial.fit(x[train], y[train], None if weight is None else weight[train])
             density = trial.predict_dist(x[test]).log_prob(y[test])
             scores[noise] = np.average(density, weights=None if weight is None else weight[test])
         return max(scores, key=lambda noise: scores[noise])
 
     def _likelihood(self) -> Likelihood:
-        return {
-            "constant": Gaussian,
-            "input": HeteroscedasticGaussian,
-            "student_t": StudentT,
-            "laplace": Laplace,
-        }[self.noise_]()
+        if self.noise_ == "input":
+            return HeteroscedasticGaussian(self._floor)
+        return {"constant": Gaussian, "student_t": StudentT, "laplace": Laplace}[self.noise_]()
 
     def _prepare_targets(self, y: np.ndarray, weight: np.ndarray | None) -> None:
         self._y_scaler = Scaler.of(y, weight)
+        rounding = _resolution(self._y_scaler(y)) / 12**0.5  # its standard deviation
+        self._floor = max(HeteroscedasticGaussian.floor, rounding)
 
     def _encode_targets(self, y: np.ndarray) -> jax.Array:
         return jnp.asarray(self._y_scaler(y), self.dtype)
@@ -275,12 +282,12 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         return {"y_shift": self._y_scaler.shift, "y_scale": self._y_scaler.scale}
 
     def _target_metadata(self) -> dict[str, Any]:
-        return {"squeeze": self._squeeze, "noise": self.noise_}
+        return {"squeeze": self._squeeze, "noise": self.noise_, "floor": self._floor}
 
     def _restore_targets(self, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
         self._y_scaler = Scaler(arrays["y_shift"], arrays["y_scale"])
         self._squeeze = bool(metadata["squeeze"])
-        self.noise_ = metadata["noise"]
+        self.noise_, self._floor = metadata["noise"], metadata["floor"]
         self._likelihood()  # to refuse a noise that there is not
 
     def __sklearn_tags__(self) -> Any:
@@ -289,3 +296,13 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = True
         return tags
+
+
+def _resolution(y: np.ndarray) -> float:
+    """Return the finest step between different targets, over all columns of (N, T).
+
+    Grades and counts repeat. A network that may name the noise of each row would call it zero where
+    it can name the grade, and then one wrong grade is infinitely surprising.
+    """
+    steps = [np.diff(np.unique(column)) for column in y.T]
+    return min((float(step.min()) for step in steps if step.size), default=0.0)

@@ -62,15 +62,16 @@ def mclmc(
     if start.shape[1] < 2:
         raise ValueError("mclmc needs a density of at least two dimensions; use 'hmc' or 'nuts'.")
     chains, dimension = start.shape
-    settings = tuple(jnp.asarray(value, start.dtype) for value in (*energy_variance, decoherence))
+    settings = tuple(np.asarray(value, start.dtype) for value in (*energy_variance, decoherence))
 
     def advance(state: Any, tuner: _Tuner, first: int, last: int, thin: int) -> Any:
         counts = np.array([first, last, thin, warmup], np.int32)
         return _mclmc_advance(log_density, layout, state, tuner, key, counts, data, settings)
 
     # A step of size zero goes nowhere but fills in density and gradient. It costs no compilation.
-    momentum = jnp.full_like(start, dimension**-0.5)
-    blank = IntegratorState(start + 0, momentum, jnp.zeros_like(start[:, 0]), jnp.ones_like(start))
+    start = np.asarray(start)
+    momentum = np.full_like(start, dimension**-0.5)
+    blank = IntegratorState(start, momentum, np.zeros_like(start[:, 0]), np.ones_like(start))
     state, _, _ = advance(blank, _Tuner.fresh(chains, 0.0, start.dtype), warmup, warmup + 1, 1)
     tuner = _Tuner.fresh(chains, 1e-3 * dimension**0.5, start.dtype)
     for first, last in spans(0, warmup, CHUNK):
@@ -82,15 +83,15 @@ def mclmc(
     for begin, end in spans(0, draws, per_call):
         first, last = warmup + begin * thin, warmup + end * thin
         state, tuner, (positions, values) = advance(state, tuner, first, last, thin)
-        kept.append(np.asarray(positions[: end - begin]))
-        densities.append(np.asarray(values[: end - begin]))
+        kept.append(np.asarray(positions)[: end - begin])
+        densities.append(np.asarray(values)[: end - begin])
         tick(last)
     return Chains(
-        draws=jnp.asarray(np.concatenate(kept).swapaxes(0, 1)),
-        log_density=jnp.asarray(np.concatenate(densities).T),
-        acceptance=jnp.full(chains, jnp.nan),
-        divergences=tuner.divergences,
-        step_size=tuner.step_size,
+        draws=np.concatenate(kept).swapaxes(0, 1),
+        log_density=np.concatenate(densities).T,
+        acceptance=np.full(chains, np.nan),
+        divergences=np.asarray(tuner.divergences),
+        step_size=np.asarray(tuner.step_size),
     )
 
 
@@ -107,9 +108,9 @@ class _Tuner(NamedTuple):
 
     @classmethod
     def fresh(cls, chains: int, step_size: float, dtype: Any) -> _Tuner:
-        zero = jnp.zeros(chains, dtype)
-        step = jnp.full(chains, step_size, dtype)
-        return cls(step, step, zero, zero, zero, zero, jnp.zeros(chains, jnp.int32))
+        zero = np.zeros(chains, dtype)
+        step = np.full(chains, step_size, dtype)
+        return cls(step, step, zero, zero, zero, zero, np.zeros(chains, np.int32))
 
     def updated(self, error: Array, fine: Array, wanted: Array, averaging: Array) -> _Tuner:
         """Move the step size towards the wanted variance, using that it grows as step⁶."""
@@ -137,11 +138,12 @@ class _Tuner(NamedTuple):
         )
 
     def settled(self) -> _Tuner:
-        mean = jnp.exp(self.log_sum / jnp.maximum(self.n_summed, 1))
-        return self._replace(step_size=jnp.where(self.n_summed > 0, mean, self.step_size))
+        here = jax.tree.map(np.asarray, self)
+        mean = np.exp(here.log_sum / np.maximum(here.n_summed, 1))
+        return here._replace(step_size=np.where(here.n_summed > 0, mean, here.step_size))
 
 
-@partial(jax.jit, static_argnums=(0, 1), donate_argnums=(2,))
+@partial(jax.jit, static_argnums=(0, 1))
 def _mclmc_advance(
     log_density: LogDensity,
     layout: Layout,

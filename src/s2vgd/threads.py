@@ -1,0 +1,31 @@
+"""Work in other threads: JAX's precision is a setting of each thread, and has to be taken along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import jax
+
+T = TypeVar("T")
+
+
+def with_same_precision(function: Callable[..., T]) -> Callable[..., T]:
+    """Return the function as it is to be called in another thread."""
+    x64 = jax.config.jax_enable_x64
+
+    def call(*arguments: Any) -> T:
+        with jax.enable_x64(x64):
+            return function(*arguments)
+
+    return call
+
+
+def in_background(function: Callable[..., T], *arguments: Any) -> Future[T]:
+    """Start calling the function in a thread of its own."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return pool.submit(with_same_precision(function), *arguments)
+    finally:
+        pool.shutdown(wait=False)
