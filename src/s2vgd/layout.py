@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 
@@ -47,7 +48,7 @@ class Layout(NamedTuple):
         ]
         return jnp.concatenate(parts, axis=-1)
 
-    def unflatten(self, flat: Array) -> Any:
+    def unflatten(self, flat: Array | np.ndarray) -> Any:
         """Return the tree whose leaves have the leading axes of `flat` (..., D)."""
         leaves, start = [], 0
         for shape in self.shapes:

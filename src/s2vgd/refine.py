@@ -253,7 +253,7 @@ def compile_refinement(
 
 
 def _run_in_groups(
-    run: Callable[..., samplers.Chains], start: Array, key: Array, show: Callable[..., None]
+    run: Callable[..., samplers.Chains], start: np.ndarray, key: Array, show: Callable[..., None]
 ) -> samplers.Chains:
     """Run a sampler on a few chains at a time, each group in a thread of its own.
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 def with_same_precision(function: Callable[..., T]) -> Callable[..., T]:
     """Return the function as it is to be called in another thread."""
-    x64 = jax.config.jax_enable_x64
+    x64 = bool(jax.config.read("jax_enable_x64"))
 
     def call(*arguments: Any) -> T:
         with jax.enable_x64(x64):

@@ -157,8 +157,10 @@ def _stages(bnn: BNN, recipe: Recipe, fresh: bool) -> tuple[_Stage, ...]:
 
 
 class _Rows(NamedTuple):
-    """What SVGD learns from. Whether the noise is tied is said row by row, as data, so that both
-    stages run the same compiled program.
+    """What SVGD learns from.
+
+    Whether the noise is tied is said row by row, as data, so that both stages run the same
+    compiled program.
     """
 
     batch: Batch

@@ -116,11 +116,11 @@ def _adjusted(
         tick(warmup + end * thin)
     positions, values, rates, divergent = jax.tree.map(lambda *parts: np.concatenate(parts), *kept)
     return Chains(
-        draws=jnp.asarray(positions.swapaxes(0, 1), dtype),
-        log_density=jnp.asarray(values.T),
-        acceptance=jnp.asarray(rates.mean(axis=0)),
-        divergences=jnp.asarray(divergent.sum(axis=0)),
-        step_size=parameters["step_size"],
+        draws=positions.swapaxes(0, 1).astype(dtype),
+        log_density=values.T,
+        acceptance=rates.mean(axis=0),
+        divergences=divergent.sum(axis=0),
+        step_size=np.asarray(parameters["step_size"]),
     )
 
 

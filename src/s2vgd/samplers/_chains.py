@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax import Array
 
 from s2vgd.layout import Layout
@@ -17,27 +18,27 @@ CHUNK = 100
 
 
 class Chains(NamedTuple):
-    """What a sampler returns.
+    """What a sampler returns, in NumPy: what happens to it is not compiled.
 
     Parameters
     ----------
-    draws : Array, shape (C, S, D)
+    draws : array, shape (C, S, D)
         S draws of each of C chains, as flat particles.
-    log_density : Array, shape (C, S)
+    log_density : array, shape (C, S)
         Of each draw; NaN for a sampler that never sees all of the data.
-    acceptance : Array, shape (C,)
+    acceptance : array, shape (C,)
         Mean acceptance probability; NaN for a sampler without an acceptance step.
-    divergences : Array, shape (C,)
+    divergences : array, shape (C,)
         Transitions after warm-up that were refused because the numbers left the representable.
-    step_size : Array, shape (C,)
+    step_size : array, shape (C,)
         What the tuning arrived at.
     """
 
-    draws: Array
-    log_density: Array
-    acceptance: Array
-    divergences: Array
-    step_size: Array
+    draws: np.ndarray
+    log_density: np.ndarray
+    acceptance: np.ndarray
+    divergences: np.ndarray
+    step_size: np.ndarray
 
 
 def flat_density(log_density: LogDensity, layout: Layout, data: Any, flat: Array) -> Array:

@@ -69,9 +69,10 @@ def mclmc(
         return _mclmc_advance(log_density, layout, state, tuner, key, counts, data, settings)
 
     # A step of size zero goes nowhere but fills in density and gradient. It costs no compilation.
-    start = np.asarray(start)
-    momentum = np.full_like(start, dimension**-0.5)
-    blank = IntegratorState(start, momentum, np.zeros_like(start[:, 0]), np.ones_like(start))
+    momentum = np.full(start.shape, dimension**-0.5, start.dtype)
+    blank = IntegratorState(
+        np.asarray(start), momentum, np.zeros_like(momentum[:, 0]), np.ones_like(momentum)
+    )
     state, _, _ = advance(blank, _Tuner.fresh(chains, 0.0, start.dtype), warmup, warmup + 1, 1)
     tuner = _Tuner.fresh(chains, 1e-3 * dimension**0.5, start.dtype)
     for first, last in spans(0, warmup, CHUNK):
@@ -98,13 +99,13 @@ def mclmc(
 class _Tuner(NamedTuple):
     """Step sizes of all chains, each (C,), and what they are estimated from."""
 
-    step_size: Array
-    unit: Array  # the first step size; sixth powers of others would leave the range of float32
-    weight: Array
-    inverse_sixth: Array  # running sum of (energy error / wanted)² (unit / step)⁶
-    log_sum: Array
-    n_summed: Array
-    divergences: Array
+    step_size: Any
+    unit: Any  # the first step size; sixth powers of others would leave the range of float32
+    weight: Any
+    inverse_sixth: Any  # running sum of (energy error / wanted)² (unit / step)⁶
+    log_sum: Any
+    n_summed: Any
+    divergences: Any
 
     @classmethod
     def fresh(cls, chains: int, step_size: float, dtype: Any) -> _Tuner:

@@ -62,14 +62,13 @@ def sghmc(
         if first >= warmup:
             kept.append(np.asarray(state.position))
         tick(last)
-    positions = jnp.asarray(np.stack(kept, axis=1))
-    unknown = jnp.full(len(start), jnp.nan)
+    positions = np.stack(kept, axis=1)
     return Chains(
         draws=positions,
-        log_density=jnp.full(positions.shape[:2], jnp.nan),
-        acceptance=unknown,
-        divergences=jnp.sum(~jnp.isfinite(positions).all(axis=2), axis=1),
-        step_size=jnp.full(len(start), step_size),
+        log_density=np.full(positions.shape[:2], np.nan),
+        acceptance=np.full(len(positions), np.nan),
+        divergences=np.sum(~np.isfinite(positions).all(axis=2), axis=1),
+        step_size=np.full(len(positions), step_size),
     )
 
 
