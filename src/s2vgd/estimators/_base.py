@@ -121,9 +121,7 @@ class S2VGDEstimator(BaseEstimator):
 
     def _prior(self) -> Prior:
         if self.prior == "auto":
-            # Particles that stop near a mode need variances that adapt to it. Chains go far from
-            # it, and predict better when nothing shrinks the weights as they go.
-            return HierarchicalPrior() if self.refine is None else FixedPrior()
+            return self._default_prior()
         if self.prior == "hierarchical":
             return HierarchicalPrior()
         return FixedPrior(variance=float(self.prior))
@@ -184,6 +182,9 @@ class S2VGDEstimator(BaseEstimator):
     # -- what the subclasses know --------------------------------------------------------------
 
     def _likelihood(self) -> Likelihood:
+        raise NotImplementedError
+
+    def _default_prior(self) -> Prior:
         raise NotImplementedError
 
     def _prepare_targets(self, y: np.ndarray, weight: np.ndarray | None) -> None:

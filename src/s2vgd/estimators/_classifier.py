@@ -16,6 +16,7 @@ from s2vgd.errors import ModelFileError
 from s2vgd.estimators._base import S2VGDEstimator
 from s2vgd.estimators._rows import ROWS, weighted_rows
 from s2vgd.likelihoods import Bernoulli, Categorical, Likelihood
+from s2vgd.priors import FixedPrior, Prior
 
 
 class S2VGDClassifier(ClassifierMixin, S2VGDEstimator):
@@ -23,8 +24,11 @@ class S2VGDClassifier(ClassifierMixin, S2VGDEstimator):
 
     Parameters
     ----------
-    hidden, particles, reflections, scales, prior, refine, steps, batch_size, learning_rate
+    hidden, particles, reflections, scales, refine, steps, batch_size, learning_rate
         As for :class:`S2VGDRegressor`.
+    prior : {"auto", "hierarchical"} or float, default="auto"
+        As for :class:`S2VGDRegressor`, but "auto" is always 1.0: labels say too little to keep SVGD
+        out of the mode of learned variances at which all weights are zero.
     activation, chains, warmup, draws, thin, dtype, checkpoint_dir, random_state, verbose
         As for :class:`S2VGDRegressor`.
 
@@ -177,6 +181,9 @@ class S2VGDClassifier(ClassifierMixin, S2VGDEstimator):
         if unknown := sorted(set(labels) - position.keys(), key=str):
             raise ValueError(f"y has labels that are not in classes: {unknown[:5]}")
         return np.array([position[label] for label in labels])
+
+    def _default_prior(self) -> Prior:
+        return FixedPrior()
 
     def _likelihood(self) -> Likelihood:
         n_classes = len(self.classes_)

@@ -14,6 +14,7 @@ from sklearn.utils.validation import validate_data
 from s2vgd.estimators._base import S2VGDEstimator
 from s2vgd.estimators._rows import ROWS, Scaler, weighted_rows
 from s2vgd.likelihoods import Gaussian, HeteroscedasticGaussian, Laplace, Likelihood, StudentT
+from s2vgd.priors import FixedPrior, HierarchicalPrior, Prior
 from s2vgd.refine import length_of
 
 NOISES = ("constant", "input", "auto", "student_t", "laplace")
@@ -262,6 +263,11 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         if self.noise_ == "input":
             return HeteroscedasticGaussian(self._floor)
         return {"constant": Gaussian, "student_t": StudentT, "laplace": Laplace}[self.noise_]()
+
+    def _default_prior(self) -> Prior:
+        # Particles that stop near a mode need variances that adapt to it. Chains go far from it,
+        # and predict better when nothing shrinks the weights as they go.
+        return HierarchicalPrior() if self.refine is None else FixedPrior()
 
     def _prepare_targets(self, y: np.ndarray, weight: np.ndarray | None) -> None:
         self._y_scaler = Scaler.of(y, weight)
