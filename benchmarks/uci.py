@@ -19,9 +19,11 @@ import importlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -145,7 +147,7 @@ def provenance(revision: str | None) -> dict:
             command, capture_output=True, text=True, check=False
         ).stdout.strip()
     return {
-        "command": " ".join(["python", *sys.argv]),
+        "command": command_line(),
         "versions": {
             name: importlib.import_module(name).__version__
             for name in ("jax", "jaxlib", "numpy", "optax", "blackjax")
@@ -158,6 +160,11 @@ def provenance(revision: str | None) -> dict:
         },
         "revision": revision,
     }
+
+
+def command_line() -> str:
+    """Return how this was called, without the place of the results."""
+    return re.sub(r" --out \S+", "", " ".join(["python", *sys.argv]))
 
 
 def append(path: Path, row: dict) -> None:
@@ -180,6 +187,7 @@ def read(path: Path) -> list[dict]:
 
 
 def print_summary(path: Path) -> None:
+    """Print mean ± standard error over splits, and the same means as a Markdown table."""
     groups: dict = {}
     for row in read(path):
         groups.setdefault((row["dataset"], row["method"]), []).append(row)
@@ -187,20 +195,34 @@ def print_summary(path: Path) -> None:
         f"\n{'set':9s} {'method':20s} splits  RMSE               log-likelihood     90 %  seconds"
     )
     for (name, method), rows in sorted(groups.items(), key=lambda g: (ALL.index(g[0][0]), g[0][1])):
-        cells = []
-        for metric, digits in (
-            ("rmse", 4 if name in ("kin8nm", "naval") else 3),
-            ("log_likelihood", 3),
-        ):
-            values = np.array([row["metrics"][metric] for row in rows])
-            error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-            cells.append(f"{values.mean():8.{digits}f} ± {error:.{digits}f}")
+        rmse, likelihood = (f"{m:8.4f} ± {e:.4f}" for m, e in map(partial(mean, rows), SCORES))
         coverage = np.mean([row["metrics"]["coverage_90"] for row in rows])
         seconds = np.median([row["seconds"] for row in rows])
         print(
-            f"{name:9s} {method:20s} {len(rows):4d}   {cells[0]:18s} {cells[1]:18s} "
+            f"{name:9s} {method:20s} {len(rows):4d}   {rmse:18s} {likelihood:18s} "
             f"{coverage:.3f} {seconds:7.1f}"
         )
+    methods = sorted({method for _, method in groups})
+    print("\n| set |", " | ".join(methods), "|\n| --- |", " | ".join("---" for _ in methods), "|")
+    for name in ALL:
+        cells = [cell(groups.get((name, method), [])) for method in methods]
+        print(f"| {name} |", " | ".join(cells), "|")
+
+
+SCORES = ("rmse", "log_likelihood")
+
+
+def mean(rows: list[dict], score: str) -> tuple[float, float]:
+    values = np.array([row["metrics"][score] for row in rows])
+    error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return float(values.mean()), float(error)
+
+
+def cell(rows: list[dict]) -> str:
+    if not rows:
+        return "not run"
+    (rmse, _), (likelihood, _) = (mean(rows, score) for score in SCORES)
+    return f"{rmse:.4f} / {likelihood:+.3f} ({len(rows)})"
 
 
 if __name__ == "__main__":

@@ -540,6 +540,34 @@ def test_auto_chooses_the_noise_that_the_data_have(changing, chosen):
         np.testing.assert_allclose([low, high], 0.3, rtol=0.4)
 
 
+def test_noise_of_grades_is_no_finer_than_their_rounding(tmp_path):
+    """Where targets are whole numbers, no row may be predicted as if they were not."""
+    grades = np.round(3 * Y)
+    model = regressor(noise="input", steps=20).fit(X, grades)
+    least = 1 / 12**0.5  # the standard deviation of rounding to whole numbers
+    assert model.posterior_.bnn.likelihood.floor == pytest.approx(least / grades.std())
+    _, std = model.predict(X, return_std=True)
+    assert std.min() > least
+    model.save(tmp_path / "model", rows=True)
+    S2VGDRegressor.load(tmp_path / "model").partial_fit(X[:3], grades[:3])
+    # Measurements that hardly ever repeat have no such step.
+    assert regressor(noise="input", steps=1).fit(X, Y).posterior_.bnn.likelihood.floor == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("parameters", "steps"),
+    [({"refine": None}, 4000), ({"refine": None, "batch_size": 16}, 8000), ({}, 1000)],
+)
+def test_steps_by_default(parameters, steps):
+    assert S2VGDRegressor(**parameters)._recipe(200).steps == steps
+
+
+def test_a_refined_fit_has_a_particle_a_chain():
+    model = regressor(particles=6, chains=2, refine="mclmc", warmup=20, draws=4, thin=1, steps=5)
+    model.fit(np.tile(X, (2, 1)), np.tile(Y, 2))
+    assert model.posterior_.n_chains == 2 and len(model.posterior_) == 8
+
+
 @pytest.mark.parametrize("noise", ["student_t", "laplace"])
 def test_heavy_tails_ignore_outliers(noise):
     y = Y.copy()

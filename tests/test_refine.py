@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from blackjax.diagnostics import effective_sample_size
 
+from s2vgd import samplers
 from s2vgd.bnn import BNN, Batch
 from s2vgd.errors import DivergedError
+from s2vgd.layout import Layout
 from s2vgd.likelihoods import Gaussian
 from s2vgd.networks import MLP
 from s2vgd.priors import FixedPrior
-from s2vgd.refine import Diagnostics, RefinementWarning, refine
+from s2vgd.refine import Diagnostics, RefinementWarning, compile_refinement, refine
 from s2vgd.structure import Structure
 
 ROWS, NOISE, PRIOR_VARIANCE, CHAINS = 40, 0.5, 2.0, 16
@@ -77,7 +79,7 @@ EXACT = {"energy_variance": (0.5, 5e-4), "decoherence": 20.0}
 
 SETTINGS = {
     "mclmc": {"warmup": 1000, "draws": 200, "thin": 20, **EXACT},
-    "hmc": {"warmup": 200, "draws": 200, "thin": 2, "leapfrogs": 7},
+    "hmc": {"warmup": 200, "draws": 200, "thin": 4, "leapfrogs": 7},
     "nuts": {"warmup": 200, "draws": 200, "thin": 1},
     "sghmc": {"warmup": 1000, "draws": 200, "thin": 20, "take": take},
 }
@@ -176,6 +178,48 @@ def test_same_key_same_draws_and_nothing_is_compiled_twice(refined, method):
     assert traces == before
     np.testing.assert_array_equal(first, again)
     assert not np.any(first == other)
+
+
+@pytest.mark.parametrize("method", ["mclmc", "hmc"])
+def test_draws_do_not_depend_on_the_number_of_cores(refined, method, monkeypatch):
+    monkeypatch.setattr("s2vgd.refine.n_cores", lambda: 1)
+    np.testing.assert_array_equal(flat(run(method).draws), flat(refined(method).draws))
+
+
+def test_when_one_group_of_chains_fails_the_others_end(monkeypatch):
+    """Neither an error nor Ctrl-C waits until all other chains have run to their end."""
+    real, ticks = samplers.mclmc, []
+
+    def failing(*arguments, tick, start, **options):
+        if start[0, 0] == flat_start[0, 0]:
+            raise KeyboardInterrupt
+        return real(*arguments, tick=lambda n: (ticks.append(n), tick(n)), start=start, **options)
+
+    flat_start = Layout.of(START).flatten(START)
+    monkeypatch.setattr(samplers, "mclmc", failing)
+    with pytest.raises(KeyboardInterrupt):
+        run("mclmc")
+    assert max(ticks, default=0) < 1000 + 200 * 20
+
+
+def test_an_odd_number_of_chains_runs():
+    odd = jax.tree.map(lambda leaf: leaf[:3], START)
+    draws, _ = refine(log_density, odd, DATA, key=jax.random.key(0), warmup=50, draws=3, thin=2)
+    assert flat(draws).shape == (3, 3, 4)
+
+
+@pytest.mark.parametrize("method", ["mclmc", "sghmc"])
+def test_what_is_compiled_ahead_is_not_compiled_again(method):
+    arguments = {"method": method, "predict": predict, "draws": 5}
+    arguments |= {"take": take} if method == "sghmc" else {}
+
+    def own_density(particle, batch):
+        return log_density(particle, batch)
+
+    compile_refinement(own_density, START, DATA, **arguments)
+    before = traces
+    refine(own_density, START, DATA, key=jax.random.key(0), warmup=50, thin=2, **arguments)
+    assert traces == before > 0
 
 
 @pytest.mark.parametrize(

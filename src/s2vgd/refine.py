@@ -8,7 +8,7 @@ lengths, and the diagnostics that say whether to trust the result.
 
 from __future__ import annotations
 
-import os
+import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +20,10 @@ import numpy as np
 from jax import Array
 
 from s2vgd import diagnostics, samplers
+from s2vgd._threads import n_cores, with_same_precision
 from s2vgd.errors import DivergedError
 from s2vgd.layout import Layout
 from s2vgd.progress import progress_bar
-from s2vgd.threads import with_same_precision
 
 
 class Length(NamedTuple):
@@ -234,9 +234,9 @@ def compile_refinement(
 ) -> None:
     """Compile what :func:`refine` will run when it is called with the same arguments.
 
-    Meant for another thread, while this one still moves the particles. Samplers whose lengths are
-    part of the compiled program ("hmc", "nuts") are left alone: they could not be compiled without
-    being run.
+    Of the particles only the shapes matter. Meant for another thread, while this one still moves
+    the particles. Samplers whose lengths are part of the compiled program ("hmc", "nuts") are left
+    alone: they could not be compiled without being run.
     """
     n_draws = length_of(method, warmup, draws, thin).draws
     layout = Layout.of(particles)
@@ -263,18 +263,25 @@ def _run_in_groups(
     size = _group_size(len(start))
     firsts = range(0, len(start), size)
     done = dict.fromkeys(firsts, 0)
+    lock, stop = threading.Lock(), threading.Event()
 
     def run_group(first: int) -> samplers.Chains:
         def tick(step: int) -> None:
-            done[first] = step
-            show(min(done.values()), None)
+            if stop.is_set():
+                raise InterruptedError("another group of chains has failed")
+            with lock:
+                done[first] = step
+                show(sum(done.values()) // len(done), None)
 
         group_key = jax.random.fold_in(key, first)
         return run(start=start[first : first + size], key=group_key, tick=tick)
 
-    workers = min(len(firsts), os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool:
+    pool = ThreadPoolExecutor(min(len(firsts), n_cores()))
+    try:
         groups = list(pool.map(with_same_precision(run_group), firsts))
+    finally:
+        stop.set()  # after a failure or Ctrl-C the others end at their next tick
+        pool.shutdown(cancel_futures=True)
     return jax.tree.map(lambda *parts: np.concatenate(parts), *groups)
 
 

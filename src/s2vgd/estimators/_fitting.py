@@ -15,12 +15,12 @@ import numpy as np
 import optax
 
 from s2vgd import svgd, training
+from s2vgd._threads import in_background
 from s2vgd.bnn import BNN, Batch
 from s2vgd.likelihoods import HeteroscedasticGaussian
 from s2vgd.networks import Network
 from s2vgd.posterior import Posterior
 from s2vgd.refine import Diagnostics, Refined, compile_refinement, refine
-from s2vgd.threads import in_background
 
 # Beyond this many rows a gradient of all of them costs more than the noise of a batch does.
 FULL_BATCH_ROWS = 2048
@@ -80,15 +80,15 @@ def fit(bnn: BNN, data: Batch, recipe: Recipe, seed: int, start: Any = None) -> 
     """
     init_key, train_key, refine_key = jax.random.split(jax.random.key(seed), 3)
     n_total = float(len(data.x) if data.weight is None else data.weight.sum())
-    if start is None:
-        particles = bnn.init_particles(init_key, recipe.n_particles)
-    else:
-        particles = jax.tree.map(lambda leaf: jnp.asarray(leaf[: recipe.n_particles]), start)
     refinement = None
     if recipe.refine is not None:
         refinement = _Refinement.of(bnn, data, n_total, recipe)
         # Compiled on another core while SVGD is compiled and run on this one.
-        compilation = in_background(refinement.compile, particles)
+        compilation = in_background(refinement.compile, _like_particles(bnn, recipe, start))
+    if start is None:
+        particles = bnn.init_particles(init_key, recipe.n_particles)
+    else:
+        particles = jax.tree.map(lambda leaf: jnp.asarray(leaf[: recipe.n_particles]), start)
     stages = _stages(bnn, recipe, fresh=start is None)
     algorithm = _algorithm(bnn, n_total, stages)
     state = algorithm.init(particles)
@@ -225,6 +225,14 @@ class _Refinement(NamedTuple):
             progress=self.progress,
             **self.arguments,
         )
+
+
+def _like_particles(bnn: BNN, recipe: Recipe, start: Any) -> Any:
+    """Return zeros of the shapes that the particles will have."""
+    if start is None:
+        start = jax.eval_shape(lambda: bnn.init_particles(jax.random.key(0), recipe.n_particles))
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), start)
+    return jax.tree.map(lambda leaf: leaf[: recipe.n_particles], zeros)
 
 
 # Cached, because what is compiled is kept by the identity of these functions.
