@@ -522,9 +522,10 @@ def test_a_generator_is_not_saved(tmp_path):
 
 def noisy(changing: bool) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    x = rng.uniform(-2, 2, size=(180, 1))
+    rows = 180 if changing else 60
+    x = rng.uniform(-2, 2, size=(rows, 1))
     scale = np.where(x[:, 0] > 0, 1.0, 0.05) if changing else 0.3
-    return x, np.sin(x[:, 0]) + scale * rng.normal(size=180)
+    return x, np.sin(x[:, 0]) + scale * rng.normal(size=rows)
 
 
 @pytest.mark.parametrize(("changing", "chosen"), [(False, "constant"), (True, "input")])

@@ -290,8 +290,7 @@ def _rescale_forward(c: Array, left: Array, right: Array) -> tuple[Array, tuple[
 def _rescale_backward(saved: tuple[Array, ...], g: Array) -> tuple[Array, ...]:
     c, left, right = saved
     product = g * c
-    left_grad = jnp.sum(product * right, axis=1)
-    return left[:, None] * g * right, left_grad, jnp.sum(left[:, None] * product, axis=0)
+    return left[:, None] * g * right, _dot(product, right), _dot(left, product)
 
 
 _rescale.defvjp(_rescale_forward, _rescale_backward)
@@ -324,8 +323,8 @@ def _rotate_backward(axis: int, saved: tuple[Array, ...], g: Array) -> tuple[Arr
 _rotate.defvjp(_rotate_forward, _rotate_backward)
 
 
-# A single vector is multiplied and summed over: as a matrix product with one row it would take
-# longer to run, and twice as long to compile.
+# Products with a single vector are written without a matrix product where nothing is summed over:
+# as one, they would take longer to run and to compile.
 
 
 def _mix(t: Array, s: Array) -> Array:
@@ -335,8 +334,6 @@ def _mix(t: Array, s: Array) -> Array:
 
 def _project(vs: Array, a: Array, axis: int) -> Array:
     """Return the components (K, m) of a along vectors (K, n), where n is this axis of a."""
-    if len(vs) == 1:
-        return jnp.sum(a * jnp.expand_dims(vs[0], 1 - axis), axis=axis)[None]
     return _dot(a, vs.T).T if axis else _dot(vs, a)
 
 
@@ -349,8 +346,6 @@ def _expand(vs: Array, s: Array, axis: int) -> Array:
 
 def _collect(s: Array, a: Array, axis: int) -> Array:
     """Return (K, n): components (K, m) times a, summed over its other axis."""
-    if len(s) == 1:
-        return jnp.sum(a * jnp.expand_dims(s[0], axis), axis=1 - axis)[None]
     return _dot(s, a) if axis else _dot(a, s.T).T
 
 
