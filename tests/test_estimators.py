@@ -563,6 +563,7 @@ def test_steps_by_default(parameters, steps):
     assert S2VGDRegressor(**parameters)._recipe(200).steps == steps
 
 
+@pytest.mark.filterwarnings("ignore::s2vgd.refine.RefinementWarning")  # short on purpose
 def test_a_refined_fit_has_a_particle_a_chain():
     model = regressor(particles=6, chains=2, refine="mclmc", warmup=20, draws=4, thin=1, steps=5)
     model.fit(np.tile(X, (2, 1)), np.tile(Y, 2))

@@ -208,6 +208,7 @@ def test_an_odd_number_of_chains_runs():
     assert flat(draws).shape == (3, 3, 4)
 
 
+@pytest.mark.filterwarnings("ignore::s2vgd.refine.RefinementWarning")  # short on purpose
 @pytest.mark.parametrize("method", ["mclmc", "sghmc"])
 def test_what_is_compiled_ahead_is_not_compiled_again(method):
     arguments = {"method": method, "predict": predict, "draws": 5}
