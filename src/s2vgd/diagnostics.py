@@ -39,17 +39,8 @@ def effective_sample_size(draws: np.ndarray) -> np.ndarray:
     """Return how many independent draws would estimate each mean as well.
 
     Autocorrelations are summed in pairs of neighbours while these are positive, and never larger
-    than the pair before (Geyer's initial monotone sequence).
-
-    Parameters
-    ----------
-    draws : array, shape (C, S, R)
-        S draws of R quantities by each of C chains, at least two.
-
-    Returns
-    -------
-    array, shape (R,)
-        At most C S log10(C S); NaN for a quantity that never changes.
+    than the pair before (Geyer's initial monotone sequence). `draws` is as for :func:`r_hat`; the
+    result, (R,), is at most C S log10(C S), and NaN for a quantity that never changes.
     """
     n_chains, n_draws = draws.shape[:2]
     within, total = _variances(draws)
