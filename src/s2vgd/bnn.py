@@ -110,7 +110,9 @@ class BNN:
         outputs = self.outputs(particle, batch.x)
         return self.likelihood.log_prob(particle["likelihood"], outputs, batch.y)
 
-    def log_joint(self, particle: Particle, batch: Batch, n_total: float | jax.Array) -> jax.Array:
+    def log_joint(
+        self, particle: Particle, batch: Batch, n_total: float | jax.Array | None = None
+    ) -> jax.Array:
         """Return the log joint density of a particle and all the data, estimated from a batch.
 
         ``log p(theta) + N / (sum_i w_i) * sum_i w_i log p(y_i | x_i, theta)``, over rows i of the
@@ -123,8 +125,9 @@ class BNN:
         batch : Batch
             Some rows, or all. A row of integer weight w counts as w equal rows, one of weight 0 not
             at all; a batch whose weights are all 0 leaves the prior alone.
-        n_total : float
-            N, the number of rows of the whole data, or the sum of their weights.
+        n_total : float, optional
+            N, the number of rows of the whole data, or the sum of their weights. By default the
+            batch is the whole of the data.
 
         Returns
         -------
@@ -133,11 +136,12 @@ class BNN:
             value; with weights it is a ratio estimate, whose bias vanishes as 1/B.
         """
         rows = self.log_likelihood(particle, batch)
-        if batch.weight is None:
-            data = n_total / rows.shape[0] * jnp.sum(rows)
-        else:
+        mass: float | jax.Array = float(rows.shape[0])
+        if batch.weight is not None:
+            rows = batch.weight * rows
             mass = jnp.sum(batch.weight)
-            data = n_total / jnp.where(mass > 0, mass, 1.0) * jnp.sum(batch.weight * rows)
+            mass = jnp.where(mass > 0, mass, 1.0)
+        data = jnp.sum(rows) if n_total is None else n_total / mass * jnp.sum(rows)
         return (
             self.prior.log_prob(particle["weights"], particle["prior"])
             + self.likelihood.log_prior(particle["likelihood"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -88,6 +88,21 @@ class Diagnostics(NamedTuple):
     effective_draws: np.ndarray
     log_density: np.ndarray
     step_size: np.ndarray
+
+    @classmethod
+    def joined(cls, parts: Sequence[Diagnostics]) -> Diagnostics:
+        """Describe chains of several runs, which need not agree with those of another run."""
+        if len(parts) == 1:
+            return parts[0]
+        sizes = [len(part.acceptance) for part in parts]
+        chains = ("acceptance", "divergences", "log_density", "step_size")
+        return cls(
+            method=parts[0].method,
+            divergence_rate=float(np.average([p.divergence_rate for p in parts], weights=sizes)),
+            r_hat=np.max([part.r_hat for part in parts], axis=0),
+            effective_draws=np.sum([part.effective_draws for part in parts], axis=0),
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in chains},
+        )
 
     def problems(self) -> list[str]:
         """Say in words what is wrong; empty when nothing is."""

@@ -165,6 +165,27 @@ def materialise(weights: PyTree) -> PyTree:
     )
 
 
+def unstructured(matrix: Array, like: StructuredWeight) -> StructuredWeight:
+    """Write a plain matrix as a structured weight with P = Q = Λ1 = Λ2 = I.
+
+    Parameters
+    ----------
+    matrix : Array, shape of ``like.c``
+        What :func:`materialise` is to return, exactly.
+    like : StructuredWeight
+        Gives the number of reflections and the kind of scales.
+    """
+    unit = jnp.ones_like if like.scales == "gaussian" else jnp.zeros_like
+    return StructuredWeight(
+        c=matrix,
+        v_left=jnp.zeros_like(like.v_left),  # a reflection by zero is the identity
+        v_right=jnp.zeros_like(like.v_right),
+        s_left=unit(like.s_left),
+        s_right=unit(like.s_right),
+        scales=like.scales,
+    )
+
+
 def reflect(v: Array, x: Array) -> Array:
     """Reflect x about the hyperplane orthogonal to v (eqs. (householder_vec), (effhouseholder)).
 

@@ -19,12 +19,14 @@ from s2vgd import files
 from s2vgd.bnn import BNN, Batch
 from s2vgd.errors import ModelFileError
 from s2vgd.estimators import _fitting
-from s2vgd.estimators._rows import ROWS, Scaler
+from s2vgd.estimators._rows import ROWS
 from s2vgd.likelihoods import Likelihood
 from s2vgd.networks import ACTIVATIONS, MLP
 from s2vgd.posterior import Posterior, restore_particles
-from s2vgd.predictive import Predictive
+from s2vgd.predictive import Predictive, from_components
 from s2vgd.priors import FixedPrior, HierarchicalPrior, Prior
+from s2vgd.refine import RefinementWarning
+from s2vgd.scaling import Scaler
 from s2vgd.structure import Structure
 
 VERSION = 1
@@ -48,7 +50,7 @@ class S2VGDEstimator(BaseEstimator):
     scales: Any
     prior: Any
     refine: str | None
-    steps: int | None
+    steps: Any
     batch_size: Any
     learning_rate: float
     activation: str
@@ -61,6 +63,8 @@ class S2VGDEstimator(BaseEstimator):
     random_state: Any
     verbose: Any
 
+    # The number of steps that steps="auto" has come to.
+    _steps: int | None = None
     # The training rows, which partial_fit needs; y is (N, T) or class numbers (N,).
     _rows: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None
 
@@ -72,6 +76,10 @@ class S2VGDEstimator(BaseEstimator):
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._x_scaler = Scaler.of(x, weight)
         self._prepare_targets(y, weight)
+        self._steps = None
+        if self._needs_trial():
+            weight = np.ones(len(x)) if weight is None else weight
+            self._choose(x, y, weight)
         self._learn(x, y, weight, start=None)
 
     def _learn(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None, start: Any) -> None:
@@ -85,6 +93,47 @@ class S2VGDEstimator(BaseEstimator):
         self.diagnostics_ = result.diagnostics
         self._particles = jax.tree.map(np.asarray, result.particles)
         self.n_iter_ = recipe.steps
+
+    def _needs_trial(self) -> bool:
+        """Say whether something is to be chosen on held-out rows."""
+        return self.steps == "auto" and self.refine is None
+
+    def _choose(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
+        """Choose what is left to be chosen, by how well it predicts rows that are held out."""
+        held_out = _held_out(len(x))
+        if self.steps != "auto" or self.refine is not None or len(held_out) == 0:
+            return
+        scores = {}
+        for steps in _fitting.STEPS_TO_CHOOSE_FROM:
+            recipe = self._recipe(len(x))._replace(steps=steps, purpose=f"trying {steps} steps: ")
+            density = self._trial(x, y, weight, recipe)(slice(None))
+            scores[steps] = np.average(density, weights=weight[held_out])
+        self._steps = max(scores, key=lambda steps: scores[steps])
+
+    def _trial(
+        self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, recipe: _fitting.Recipe
+    ) -> Callable[[slice], np.ndarray]:
+        """Fit without the held-out rows; return how likely some of the draws think those are.
+
+        The trial differs from the fit in the weights of the rows alone, which are zero for those
+        held out, so that nothing is compiled for it that the fit will not use.
+        """
+        held_out = _held_out(len(x))
+        left = weight.copy()
+        left[held_out] = 0.0
+        recipe = recipe._replace(checkpoint_dir=None)
+        with self._precision(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RefinementWarning)
+            data = self._batch(x, y, left)
+            result = _fitting.fit(self._model(x, y), data, recipe, self._seed)
+            components = result.posterior.components(data.x[held_out])
+        family = result.posterior.bnn.likelihood.family
+
+        def log_density(draws: slice) -> np.ndarray:
+            some = {name: value[draws] for name, value in components.items()}
+            return from_components(family, some, squeeze=False).log_prob(data.y[held_out])
+
+        return log_density
 
     def _partial_fit_rows(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
         self._check_parameters()
@@ -130,12 +179,13 @@ class S2VGDEstimator(BaseEstimator):
         batch_size = self.batch_size
         if batch_size == "auto":
             batch_size = _fitting.BATCH_ROWS if n_rows > _fitting.FULL_BATCH_ROWS else None
+        steps = self._steps if self.steps == "auto" else self.steps
         method = self.refine
         if method == "auto":
             method = _fitting.sampler_for(n_rows)
         return _fitting.Recipe(
             particles=self.particles,
-            steps=self.steps or _fitting.default_steps(method, batch_size),
+            steps=steps or _fitting.default_steps(method, batch_size),
             batch_size=batch_size,
             learning_rate=self.learning_rate,
             refine=method,
@@ -157,9 +207,11 @@ class S2VGDEstimator(BaseEstimator):
             raise ValueError(f"hidden must be a sequence of layer widths, got {self.hidden!r}")
         for i, width in enumerate(self.hidden):
             _check_integer(f"hidden[{i}]", width, 1)
-        for name in ("steps", "chains", "warmup", "draws", "thin"):
+        for name in ("chains", "warmup", "draws", "thin"):
             if getattr(self, name) is not None:
                 _check_integer(name, getattr(self, name), 1)
+        if self.steps is not None and self.steps != "auto":
+            _check_integer("steps", self.steps, 1)
         if self.batch_size is not None and self.batch_size != "auto":
             _check_integer("batch_size", self.batch_size, 1)
         rate = self.learning_rate
@@ -304,6 +356,7 @@ class S2VGDEstimator(BaseEstimator):
             if metadata["feature_names"] is not None:
                 model.feature_names_in_ = np.asarray(metadata["feature_names"], dtype=object)
             model._seed, model.n_iter_ = metadata["seed"], metadata["steps"]
+            model._steps = model.n_iter_
             model._x_scaler = Scaler(arrays["x_shift"], arrays["x_scale"])
             model._restore_targets(arrays, metadata["targets"])
             model._rows = None
@@ -331,6 +384,11 @@ class S2VGDEstimator(BaseEstimator):
 
     def _restore_targets(self, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
         raise NotImplementedError
+
+
+def _held_out(n_rows: int) -> np.ndarray:
+    """Return the rows on which choices are made: a sixth, the same for every choice."""
+    return np.random.default_rng(0).permutation(n_rows)[: n_rows // 6]
 
 
 def _check_integer(name: str, value: Any, least: int) -> None:

@@ -51,7 +51,7 @@ class S2VGDClassifier(ClassifierMixin, S2VGDEstimator):
         scales: str | None = "lognormal",
         prior: str | float = "auto",
         refine: str | None = "auto",
-        steps: int | None = None,
+        steps: int | str | None = None,
         batch_size: int | str | None = "auto",
         learning_rate: float = 1e-2,
         activation: str = "relu",

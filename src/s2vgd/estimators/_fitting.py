@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 from collections.abc import Callable
@@ -17,10 +16,10 @@ import optax
 from s2vgd import svgd, training
 from s2vgd._threads import in_background
 from s2vgd.bnn import BNN, Batch
+from s2vgd.estimators._noise import Rows, frozen
 from s2vgd.likelihoods import HeteroscedasticGaussian
-from s2vgd.networks import Network
 from s2vgd.posterior import Posterior
-from s2vgd.refine import Diagnostics, Refined, compile_refinement, refine
+from s2vgd.refine import Diagnostics, Refined, compile_refinement, length_of, refine
 
 # Beyond this many rows a gradient of all of them costs more than the noise of a batch does.
 FULL_BATCH_ROWS = 2048
@@ -30,6 +29,7 @@ REFINE_FULL_BATCH_ROWS = 20_000
 # drifts out along them.
 REFINE_EXACT_ROWS = 100
 ROWS_FOLLOWED = 32
+STEPS_TO_CHOOSE_FROM = (1000, 4000, 16_000)
 
 
 class Recipe(NamedTuple):
@@ -46,11 +46,26 @@ class Recipe(NamedTuple):
     thin: int | None
     progress: bool | None
     checkpoint_dir: str | os.PathLike[str] | None
+    # The share of the particles, the last ones, whose noise stays tied; None to tie none and not
+    # to compile for it either.
+    tied: float | None = None
+    purpose: str = ""
 
     @property
     def n_particles(self) -> int:
         """How many particles SVGD moves: with refinement, no more than there are chains."""
         return min(self.particles, (self.refine and self.chains) or self.particles)
+
+    def n_free(self, n: int) -> int:
+        """Return how many of n particles have noise that may depend on the input."""
+        return n - round((self.tied or 0.0) * n)
+
+    @property
+    def draws_each(self) -> int:
+        """How many draws a particle becomes."""
+        if self.refine is None:
+            return 1
+        return length_of(self.refine, self.warmup, self.draws, self.thin).draws
 
 
 class Fit(NamedTuple):
@@ -79,44 +94,59 @@ def fit(bnn: BNN, data: Batch, recipe: Recipe, seed: int, start: Any = None) -> 
         Particles to go on from, in place of fresh ones.
     """
     init_key, train_key, refine_key = jax.random.split(jax.random.key(seed), 3)
-    n_total = float(len(data.x) if data.weight is None else data.weight.sum())
     refinement = None
     if recipe.refine is not None:
-        refinement = _Refinement.of(bnn, data, n_total, recipe)
+        refinement = _Refinement(bnn, data, recipe)
         # Compiled on another core while SVGD is compiled and run on this one.
         compilation = in_background(refinement.compile, _like_particles(bnn, recipe, start))
     if start is None:
         particles = bnn.init_particles(init_key, recipe.n_particles)
     else:
         particles = jax.tree.map(lambda leaf: jnp.asarray(leaf[: recipe.n_particles]), start)
-    stages = _stages(bnn, recipe, fresh=start is None)
+    particles, history = _run_svgd(bnn, data, recipe, particles, train_key, fresh=start is None)
+    if refinement is not None:
+        compilation.result()
+        refined = refinement.run(particles, refine_key)
+        posterior = Posterior.from_chains(bnn, refined.draws)
+        return Fit(posterior, particles, history, refined.diagnostics)
+    free, tied = _split(particles, recipe)
+    draws = particles if tied is None else _joined(free, frozen(bnn, tied, data))
+    n_particles = len(jax.tree.leaves(draws)[0])
+    return Fit(Posterior(bnn, draws, n_particles), particles, history, None)
+
+
+def _run_svgd(
+    bnn: BNN, data: Batch, recipe: Recipe, particles: Any, key: jax.Array, fresh: bool
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """Move the particles; return them and the history of the last stage."""
+    stages = _stages(bnn, recipe, fresh)
+    n_total = None if recipe.batch_size is None else _mass(data)
     algorithm = _algorithm(bnn, n_total, stages)
     state = algorithm.init(particles)
+    ends = []
     for stage in stages:
         # Each continuation is a run of its own, which the number of rows identifies.
-        folder = stage.name if start is None else f"{stage.name}-{len(data.x)}-rows"
+        folder = stage.name if fresh else f"{stage.name}-{len(data.x)}-rows"
         directory = recipe.checkpoint_dir
         result = training.train(
             algorithm,
             state,
-            _Rows(data, np.full(len(data.x), stage.tied)),
-            key=train_key,
+            Rows.of(data, stage.tied),
+            key=key,
             steps=stage.steps,
             batch_size=recipe.batch_size,
             progress=recipe.progress,
-            description=stage.name,
+            description=recipe.purpose + stage.name,
             checkpoint_dir=None if directory is None else Path(directory) / folder,
             settings={"model": repr(bnn), "stages": stages},
         )
         state = result.state
-    particles, history = state.particles, result.history
-    if refinement is None:
-        n_particles = len(jax.tree.leaves(particles)[0])
-        return Fit(Posterior(bnn, particles, n_particles), particles, history, None)
-    compilation.result()
-    refined = refinement.run(particles, refine_key)
-    posterior = Posterior.from_chains(bnn, refined.draws)
-    return Fit(posterior, particles, history, refined.diagnostics)
+        ends.append(state.particles)
+        if recipe.tied == 1.0:
+            break
+    # Particles whose noise stays tied are done when the noise of the others begins to be learned.
+    free, tied = _split(ends[-1], recipe)[0], _split(ends[0], recipe)[1]
+    return _joined(free, tied), result.history
 
 
 def default_steps(refine: str | None, batch_size: int | None) -> int:
@@ -137,9 +167,16 @@ class _Stage(NamedTuple):
     """One run of SVGD; while the noise is tied it is the same for all rows."""
 
     name: str
-    tied: bool
+    tied: bool | None
     steps: int
     learning_rate: float
+    flat: float = 0.0  # the share of the steps before the learning rate begins to fall
+
+    @property
+    def schedule(self) -> optax.Schedule:
+        flat = int(self.flat * self.steps)
+        fall = optax.cosine_decay_schedule(self.learning_rate, self.steps - flat)
+        return optax.join_schedules([optax.constant_schedule(self.learning_rate), fall], [flat])
 
 
 def _stages(bnn: BNN, recipe: Recipe, fresh: bool) -> tuple[_Stage, ...]:
@@ -149,82 +186,116 @@ def _stages(bnn: BNN, recipe: Recipe, fresh: bool) -> tuple[_Stage, ...]:
     step does so, and does not recover.
     """
     steps, rate = recipe.steps, recipe.learning_rate
-    if not (fresh and isinstance(bnn.likelihood, HeteroscedasticGaussian)):
-        return (_Stage("SVGD", False, steps, rate),)
+    # Large steps keep the particles apart, and where nothing follows that is all there is.
+    flat = 0.75 if recipe.refine is None else 0.0
+    learns_noise = isinstance(bnn.likelihood, HeteroscedasticGaussian)
+    if not learns_noise or not (fresh or recipe.tied):
+        return (_Stage("SVGD", None, steps, rate, flat),)
     # Refinement moves on from wherever the noise is; without it SVGD has to learn the noise.
     free = max(1, steps // 10 if recipe.refine else steps)
-    return _Stage("SVGD", True, steps, rate), _Stage("SVGD-noise", False, free, rate / 5)
-
-
-class _Rows(NamedTuple):
-    """What SVGD learns from.
-
-    Whether the noise is tied is said row by row, as data, so that both stages run the same
-    compiled program.
-    """
-
-    batch: Batch
-    tied: np.ndarray
+    return (
+        _Stage("SVGD", True, steps, rate, flat),
+        _Stage("SVGD-noise", False, free, rate / 5, flat),
+    )
 
 
 @functools.lru_cache(maxsize=64)
-def _algorithm(bnn: BNN, n_total: float, stages: tuple[_Stage, ...]) -> svgd.Algorithm:
-    def log_density(particle: Any, rows: _Rows) -> jax.Array:
-        network = _TiedNoise(bnn.network, rows) if len(stages) > 1 else bnn.network
-        model = dataclasses.replace(bnn, network=network)
-        return model.log_joint(particle, rows.batch, n_total)
-
-    schedules = [optax.cosine_decay_schedule(s.learning_rate, s.steps) for s in stages]
+def _algorithm(bnn: BNN, n_total: float | None, stages: tuple[_Stage, ...]) -> svgd.Algorithm:
     ends = np.cumsum([stage.steps for stage in stages[:-1]]).tolist()
-    return svgd.build(log_density, optax.adam(optax.join_schedules(schedules, ends)))
-
-
-class _TiedNoise(NamedTuple):
-    """A network with one raw noise scale for all tied rows: the mean of its own, by weight."""
-
-    network: Network
-    rows: _Rows
-
-    def init(self, key: jax.Array) -> Any:
-        return self.network.init(key)
-
-    def apply(self, weights: Any, x: jax.Array) -> jax.Array:
-        loc, raw = jnp.split(self.network.apply(weights, x), 2, axis=-1)
-        level = jnp.average(raw, axis=0, weights=self.rows.batch.weight)
-        return jnp.concatenate([loc, jnp.where(self.rows.tied[:, None], level, raw)], axis=-1)
+    optimizer = optax.adam(optax.join_schedules([stage.schedule for stage in stages], ends))
+    return svgd.build(_log_density(bnn, n_total), optimizer)
 
 
 class _Refinement(NamedTuple):
     """Everything that :func:`s2vgd.refine.refine` is to be called with, but particles and key."""
 
-    log_density: Callable[[Any, Batch], jax.Array]
+    bnn: BNN
     data: Batch
-    arguments: dict[str, Any]
-    progress: bool | None
+    recipe: Recipe
 
-    @classmethod
-    def of(cls, bnn: BNN, data: Batch, n_total: float, recipe: Recipe) -> _Refinement:
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        recipe = self.recipe
         arguments: dict[str, Any] = {
             "method": recipe.refine,
             "warmup": recipe.warmup,
             "draws": recipe.draws,
             "thin": recipe.thin,
-            "predict": _followed(bnn),
+            "predict": _followed(self.bnn),
         }
         if recipe.refine == "sghmc":
             arguments["take"] = _taker(recipe.batch_size or BATCH_ROWS)
-        return cls(_log_density(bnn, n_total), data, arguments, recipe.progress)
+        return arguments
+
+    @property
+    def _log_density(self) -> Callable[[Any, Rows], jax.Array]:
+        n_total = _mass(self.data) if self.recipe.refine == "sghmc" else None
+        return _log_density(self.bnn, n_total)
 
     def compile(self, particles: Any) -> None:
-        compile_refinement(self.log_density, particles, self.data, **self.arguments)
+        rows = Rows.of(self.data, None if self.recipe.tied is None else False)
+        free, tied = _split(particles, self.recipe)
+        compile_refinement(
+            self._log_density, tied if free is None else free, rows, **self._arguments
+        )
 
     def run(self, particles: Any, key: jax.Array) -> Refined:
+        """Refine particles with free and with tied noise apart, and put them together."""
+        free, tied = _split(particles, self.recipe)
+        parts = []
+        if free is not None:
+            rows = Rows.of(self.data, None if self.recipe.tied is None else False)
+            parts.append(self._run_alike(free, rows, key, "refining"))
+        if tied is not None:
+            rows = Rows.of(self.data, True)
+            description = "refining, constant noise"
+            part = self._run_alike(tied, rows, jax.random.fold_in(key, 1), description)
+            parts.append(part._replace(draws=_frozen_chains(self.bnn, part.draws, self.data)))
+        report = Diagnostics.joined([part.diagnostics for part in parts])
+        return Refined(_joined(*[part.draws for part in parts]), report)
+
+    def _run_alike(self, particles: Any, rows: Rows, key: jax.Array, description: str) -> Refined:
         return refine(
-            *(self.log_density, particles, self.data),
+            *(self._log_density, particles, rows),
             key=key,
-            progress=self.progress,
-            **self.arguments,
+            progress=self.recipe.progress,
+            description=self.recipe.purpose + description,
+            **self._arguments,
         )
+
+
+def _split(particles: Any, recipe: Recipe) -> tuple[Any, Any]:
+    """Return the particles with free and those with tied noise, None where there are none."""
+    size = len(jax.tree.leaves(particles)[0])
+    n = recipe.n_free(size)
+    if n == size:
+        return particles, None
+    if n == 0:
+        return None, particles
+    particles = jax.tree.map(np.asarray, particles)
+    free = jax.tree.map(lambda leaf: leaf[:n], particles)
+    return free, jax.tree.map(lambda leaf: leaf[n:], particles)
+
+
+def _joined(*parts: Any) -> Any:
+    """Put sets of particles or chains, some of which may be None, one after the other."""
+    present = [part for part in parts if part is not None]
+    if len(present) == 1:
+        return present[0]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *present)
+
+
+def _frozen_chains(bnn: BNN, draws: Any, data: Batch) -> Any:
+    """Apply :func:`frozen` to draws (C, S, ...)."""
+    chains, length = jax.tree.leaves(draws)[0].shape[:2]
+    pooled = jax.tree.map(lambda leaf: leaf.reshape(chains * length, *leaf.shape[2:]), draws)
+    return jax.tree.map(
+        lambda leaf: np.reshape(leaf, (chains, length, *leaf.shape[1:])), frozen(bnn, pooled, data)
+    )
+
+
+def _mass(data: Batch) -> float:
+    return float(len(data.x) if data.weight is None else data.weight.sum())
 
 
 def _like_particles(bnn: BNN, recipe: Recipe, start: Any) -> Any:
@@ -237,25 +308,26 @@ def _like_particles(bnn: BNN, recipe: Recipe, start: Any) -> Any:
 
 # Cached, because what is compiled is kept by the identity of these functions.
 @functools.lru_cache(maxsize=64)
-def _log_density(bnn: BNN, n_total: float) -> Callable[[Any, Batch], jax.Array]:
-    return lambda particle, batch: bnn.log_joint(particle, batch, n_total)
+def _log_density(bnn: BNN, n_total: float | None) -> Callable[[Any, Rows], jax.Array]:
+    return lambda particle, rows: rows.model(bnn).log_joint(particle, rows.batch, n_total)
 
 
 @functools.lru_cache(maxsize=64)
-def _followed(bnn: BNN) -> Callable[[Any, Batch], jax.Array]:
+def _followed(bnn: BNN) -> Callable[[Any, Rows], jax.Array]:
     """Return the first component (locations or logits) of some rows, to judge the chains by."""
 
-    def predict(particle: Any, batch: Batch) -> jax.Array:
-        components = bnn.components(particle, batch.x[:ROWS_FOLLOWED])
+    def predict(particle: Any, rows: Rows) -> jax.Array:
+        components = bnn.components(particle, rows.batch.x[:ROWS_FOLLOWED])
         return next(components[k] for k in ("loc", "logits") if k in components).ravel()
 
     return predict
 
 
 @functools.lru_cache(maxsize=8)
-def _taker(batch_size: int) -> Callable[[Batch, jax.Array], Batch]:
-    def take(data: Batch, key: jax.Array) -> Batch:
-        rows = jax.random.randint(key, (min(batch_size, len(data.x)),), 0, len(data.x))
-        return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0), data)
+def _taker(batch_size: int) -> Callable[[Rows, jax.Array], Rows]:
+    def take(rows: Rows, key: jax.Array) -> Rows:
+        n_rows = len(rows.batch.x)
+        chosen = jax.random.randint(key, (min(batch_size, n_rows),), 0, n_rows)
+        return jax.tree.map(lambda leaf: jnp.take(leaf, chosen, axis=0), rows)
 
     return take

@@ -1,0 +1,109 @@
+"""Noise of two kinds in one model: free to depend on the input, or tied to one size for all rows.
+
+Both are networks with a mean and a raw noise scale a target. While the noise of a particle is tied,
+it is the average over the training rows of what the network puts out; :func:`frozen` writes that
+average into the weights, and from then on the two kinds are alike. How many particles are to be
+tied, :func:`best_share` finds from rows that were held out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from s2vgd.bnn import BNN, Batch
+from s2vgd.networks import Network
+from s2vgd.structure import StructuredWeight, materialise, unstructured
+
+
+class Rows(NamedTuple):
+    """What a particle is scored on.
+
+    Parameters
+    ----------
+    batch : Batch
+        The rows.
+    tied : array of bool, shape (B,), optional
+        Whether the noise is tied. It is said row by row, as data, so that tied and free particles
+        run the same compiled program. Absent where the question does not arise.
+    """
+
+    batch: Batch
+    tied: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, batch: Batch, tied: bool | None) -> Rows:
+        """Say the same of all rows."""
+        return cls(batch, None if tied is None else np.full(len(batch.x), tied))
+
+    def model(self, bnn: BNN) -> BNN:
+        """Return the model that scores these rows."""
+        if self.tied is None:
+            return bnn
+        return dataclasses.replace(bnn, network=_TiedNoise(bnn.network, self))
+
+
+class _TiedNoise(NamedTuple):
+    """A network with one raw noise scale for all tied rows: the mean of its own, by weight."""
+
+    network: Network
+    rows: Rows
+
+    def init(self, key: jax.Array) -> Any:
+        return self.network.init(key)
+
+    def apply(self, weights: Any, x: jax.Array) -> jax.Array:
+        loc, raw = jnp.split(self.network.apply(weights, x), 2, axis=-1)
+        level = _level(raw, self.rows.batch)
+        tied = jnp.asarray(self.rows.tied)[:, None]
+        return jnp.concatenate([loc, jnp.where(tied, level, raw)], axis=-1)
+
+
+def _level(raw: jax.Array, batch: Batch) -> jax.Array:
+    return jnp.average(raw, axis=0, weights=batch.weight)
+
+
+@partial(jax.jit, static_argnums=0)
+def frozen(bnn: BNN, particles: Any, batch: Batch) -> Any:
+    """Return particles, leaves (S, ...), whose noise no longer depends on the input.
+
+    The columns of the last kernel that lead to the noise become zero, and its biases what
+    :class:`_TiedNoise` made of all rows.
+    """
+
+    def one(particle: Any) -> Any:
+        *hidden, last = particle["weights"]
+        *_, plain = materialise(particle["weights"])
+        loc, raw = jnp.split(bnn.outputs(particle, batch.x), 2, axis=-1)
+        n_targets = loc.shape[-1]
+        kernel = plain["kernel"].at[:, n_targets:].set(0.0)
+        bias = plain["bias"].at[n_targets:].set(_level(raw, batch))
+        if isinstance(last["kernel"], StructuredWeight):
+            kernel = unstructured(kernel, last["kernel"])
+        return {**particle, "weights": (*hidden, {"kernel": kernel, "bias": bias})}
+
+    return jax.lax.map(one, particles)
+
+
+def best_share(
+    free: np.ndarray, tied: np.ndarray, weight: np.ndarray | None, shares: np.ndarray
+) -> float:
+    """Return the share of tied draws whose pool predicts held-out rows best.
+
+    Parameters
+    ----------
+    free, tied : array, shape (N,)
+        Log predictive densities of the rows under either kind.
+    weight : array, shape (N,), optional
+        How often each row counts.
+    shares : array
+        The shares to choose from, between 0 and 1.
+    """
+    with np.errstate(divide="ignore"):
+        pooled = np.logaddexp(np.log1p(-shares)[:, None] + free, np.log(shares)[:, None] + tied)
+    return float(shares[np.argmax(np.average(pooled, axis=1, weights=weight))])

@@ -1,0 +1,208 @@
+"""Noise that is tied, free, or mixed: the same model three times, and the choice between them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from s2vgd import S2VGDClassifier, S2VGDRegressor
+from s2vgd.bnn import BNN, Batch
+from s2vgd.estimators import _fitting
+from s2vgd.estimators._noise import Rows, best_share, frozen
+from s2vgd.likelihoods import HeteroscedasticGaussian
+from s2vgd.networks import MLP
+from s2vgd.priors import FixedPrior
+from s2vgd.refine import Diagnostics
+from s2vgd.structure import Structure, materialise, structure_weights, unstructured
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(30, 3)).astype(np.float32)
+STRUCTURES = [Structure(), Structure(2, "gaussian", min_side=2), Structure(0, None)]
+
+SMALL = {
+    "hidden": (8,),
+    "particles": 4,
+    "reflections": 0,
+    "scales": None,
+    "learning_rate": 0.03,
+    "random_state": 0,
+}
+# Too short on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::s2vgd.refine.RefinementWarning")
+SHORT = {"refine": "mclmc", "warmup": 200, "draws": 4, "thin": 2, "steps": 100, "chains": 4}
+
+
+def rows_with_noise(changing: bool, n: int = 180) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, size=(n, 1))
+    scale = np.where(x[:, 0] > 0, 1.0, 0.05) if changing else 0.3
+    return x, np.sin(x[:, 0]) + scale * rng.normal(size=n)
+
+
+# -- tied and frozen ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("structure", STRUCTURES[:2], ids=str)
+def test_a_plain_matrix_in_structured_form_comes_back_exactly(structure):
+    matrix = jnp.asarray(RNG.normal(size=(5, 4)), jnp.float32)
+    weights = structure_weights(jax.random.key(0), {"kernel": jnp.ones((5, 4))}, structure)
+    kernel = unstructured(matrix, weights["kernel"])
+    assert jax.tree.structure(kernel) == jax.tree.structure(weights["kernel"])
+    np.testing.assert_array_equal(materialise({"kernel": kernel})["kernel"], matrix)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=str)
+@pytest.mark.parametrize("weight", [None, np.linspace(0, 2, 30, dtype=np.float32)])
+def test_frozen_particles_predict_what_tied_ones_did(structure, weight):
+    """Two targets, so that the outputs' side is reflected and mixes means with noise."""
+    likelihood = HeteroscedasticGaussian()
+    bnn = BNN(MLP(3, (6,), 4), likelihood, structure, FixedPrior(), n_targets=2)
+    particles = bnn.init_particles(jax.random.key(1), 3)
+    batch = Batch(jnp.asarray(X), jnp.zeros((30, 2)), weight)
+    cold = frozen(bnn, particles, batch)
+    assert jax.tree.structure(cold) == jax.tree.structure(particles)
+    tied = jax.vmap(lambda p: Rows.of(batch, True).model(bnn).components(p, batch.x))(particles)
+    after = jax.vmap(lambda p: bnn.components(p, batch.x))(cold)
+    for name in ("loc", "scale"):
+        np.testing.assert_allclose(after[name], tied[name], rtol=1e-5, atol=1e-6)
+    # One size for all rows, on new rows as well, and it is the mean's.
+    raw = jax.vmap(lambda p: bnn.outputs(p, batch.x))(particles)[..., 2:]
+    level = np.average(raw, axis=1, weights=weight)
+    expected = np.log1p(np.exp(level)) + likelihood.floor
+    new = jax.vmap(lambda p: bnn.components(p, 3.0 * batch.x[:5]))(cold)["scale"]
+    np.testing.assert_allclose(new, np.repeat(expected[:, None], 5, axis=1), rtol=1e-5)
+
+
+def test_free_rows_are_scored_by_the_model_itself():
+    bnn = BNN(MLP(3, (6,), 2), HeteroscedasticGaussian(), Structure(), FixedPrior())
+    particle = bnn.init(jax.random.key(0))
+    batch = Batch(jnp.asarray(X), jnp.ones((30, 1)))
+    wanted = bnn.log_joint(particle, batch)
+    for rows in (Rows(batch), Rows.of(batch, False)):
+        np.testing.assert_allclose(rows.model(bnn).log_joint(particle, rows.batch), wanted)
+    assert not np.isclose(Rows.of(batch, True).model(bnn).log_joint(particle, batch), wanted)
+
+
+def test_best_share_is_the_best_of_those_offered():
+    free, tied = RNG.normal(size=(2, 40))
+    weight = RNG.uniform(0, 2, size=40)
+    shares = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+    pools = [(1 - s) * np.exp(free) + s * np.exp(tied) for s in shares]
+    scores = [np.sum(weight * np.log(pool)) for pool in pools]
+    assert best_share(free, tied, weight, shares) == shares[np.argmax(scores)]
+    assert 0 < best_share(free, tied, weight, shares) < 1
+    assert best_share(free, free - 1, None, shares) == 0.0
+    assert best_share(free, free + 1, None, shares) == 1.0
+    # A kind that thinks a row impossible takes no part.
+    assert best_share(free, np.where(weight > 1, -np.inf, free + 0.1), None, shares) < 1.0
+
+
+# -- noise="auto" ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changing", [False, True])
+def test_auto_finds_the_noise_that_the_data_have(changing):
+    model = S2VGDRegressor(**SMALL, noise="auto", refine=None, steps=300)
+    model.fit(*rows_with_noise(changing))
+    assert model.noise == "auto"
+    _, (low, high) = model.predict([[-1.0], [1.0]], return_std=True)
+    if changing:
+        assert model.constant_share_ <= 0.25
+        assert high > 3 * low
+    else:
+        np.testing.assert_allclose([low, high], 0.3, rtol=0.4)
+
+
+@pytest.fixture
+def half(monkeypatch):
+    """Let the choice be for half of the draws of each kind."""
+    monkeypatch.setattr("s2vgd.estimators._regressor.best_share", lambda *_: 0.5)
+
+
+@pytest.mark.parametrize("settings", [SHORT, {"refine": None, "steps": 50}], ids=["chains", "svgd"])
+def test_draws_of_both_kinds_are_one_posterior(half, settings, tmp_path):
+    x, y = rows_with_noise(changing=True)
+    model = S2VGDRegressor(**SMALL, **settings, noise="auto").fit(x, y)
+    assert model.noise_ == "mixed" and model.constant_share_ == 0.5
+    scale = np.std(y) * model.posterior_.components(x.astype(np.float32))["scale"][..., 0]
+    free, tied = np.split(np.ptp(scale, axis=1), 2)
+    assert free.min() > 1e-3 > 1e-5 > tied.max()
+    # Saved, loaded and continued like any other.
+    model.save(tmp_path / "model", rows=True)
+    back = S2VGDRegressor.load(tmp_path / "model")
+    assert (back.noise_, back.constant_share_) == ("mixed", 0.5)
+    np.testing.assert_array_equal(back.predict(x), model.predict(x))
+    for each in (model, back):
+        each.partial_fit(x[:20], y[:20])
+    np.testing.assert_array_equal(back.predict(x), model.predict(x))
+    scale = model.posterior_.components(x.astype(np.float32))["scale"][..., 0]
+    free, tied = np.split(np.ptp(scale, axis=1), 2)
+    assert free.min() > 1e-3 > 1e-5 > tied.max()
+    if model.diagnostics_ is not None:
+        assert model.diagnostics_.step_size.shape == (4,)
+        assert model.diagnostics_.log_density.shape == (4, 4)
+
+
+def test_the_fit_after_the_choice_compiles_nothing_for_the_density(half, monkeypatch):
+    traces, joint = [], BNN.log_joint
+    monkeypatch.setattr(BNN, "log_joint", lambda *a: traces.append(0) or joint(*a))
+    x, y = rows_with_noise(changing=True, n=61)  # a shape of its own
+    counts, fit = [], _fitting.fit
+    monkeypatch.setattr(
+        "s2vgd.estimators._fitting.fit", lambda *a: (fit(*a), counts.append(len(traces)))[0]
+    )
+    S2VGDRegressor(**SMALL, **SHORT, noise="auto").fit(x, y)
+    trial, final = counts
+    assert trial > 0
+    assert final == trial
+
+
+@pytest.mark.parametrize("chains", [1, 3])
+def test_few_or_odd_chains_can_choose_as_well(chains):
+    model = S2VGDRegressor(**{**SMALL, **SHORT, "chains": chains}, noise="auto")
+    model.fit(*rows_with_noise(changing=True, n=40))
+    assert model.constant_share_ * chains == round(model.constant_share_ * chains)
+    assert model.posterior_.n_chains == chains
+
+
+def test_too_few_rows_to_hold_any_out_take_constant_noise():
+    x, y = rows_with_noise(changing=False, n=5)
+    model = S2VGDRegressor(**SMALL, noise="auto", refine=None, steps=5).fit(x, y)
+    assert model.noise_ == "constant"
+
+
+def test_joined_diagnostics_speak_of_all_chains():
+    def part(chains: int, r_hat: float, rate: float) -> Diagnostics:
+        column = np.ones(chains)
+        numbers = np.array([r_hat, 1.0]), np.array([30.0, 40.0])
+        return Diagnostics("mclmc", column, column, rate, *numbers, np.ones((chains, 5)), column)
+
+    joined = Diagnostics.joined([part(6, 1.1, 0.0), part(2, 1.5, 0.4)])
+    assert joined.step_size.shape == (8,) and joined.log_density.shape == (8, 5)
+    assert joined.divergence_rate == pytest.approx(0.1)
+    np.testing.assert_array_equal(joined.r_hat, [1.5, 1.0])
+    np.testing.assert_array_equal(joined.effective_draws, [60.0, 80.0])
+
+
+# -- steps="auto" ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [S2VGDRegressor, S2VGDClassifier])
+def test_steps_are_chosen_on_held_out_rows(cls, monkeypatch, tmp_path):
+    monkeypatch.setattr(_fitting, "STEPS_TO_CHOOSE_FROM", (1, 200, 2))
+    x, y = rows_with_noise(changing=False, n=90)
+    y = y if cls is S2VGDRegressor else (y > 0).astype(int)
+    settings = {**SMALL, "refine": None}
+    model = cls(**settings, steps="auto").fit(x, y)
+    assert model.n_iter_ == 200
+    plain = cls(**settings, steps=200).fit(x, y)
+    np.testing.assert_allclose(model.predict_dist(x).mean, plain.predict_dist(x).mean, atol=0.05)
+    model.save(tmp_path / "model", rows=True)
+    assert cls.load(tmp_path / "model").partial_fit(x[:9], y[:9]).n_iter_ == 200
+
+
+def test_steps_are_not_chosen_before_a_refinement():
+    model = S2VGDRegressor(**{**SMALL, **SHORT, "steps": "auto"}, noise="constant")
+    assert model.fit(*rows_with_noise(changing=False, n=40)).n_iter_ == 1000
