@@ -31,9 +31,10 @@ import numpy as np
 SMALL = ["yacht", "boston", "energy", "concrete", "wine"]
 ALL = [*SMALL, "kin8nm", "power", "naval", "protein"]
 
+PLAIN = {"reflections": 0, "scales": None}
 METHODS = {
-    "svgd": {"reflections": 0, "scales": None, "noise": "constant", "refine": None},
-    "s2vgd": {"noise": "constant", "refine": None},
+    "svgd": {**PLAIN, "noise": "constant", "refine": None, "steps": "auto"},
+    "s2vgd": {"noise": "constant", "refine": None, "steps": "auto"},
     "refined_constant": {"noise": "constant"},
     "refined_input": {"noise": "input"},
     "refined_auto": {"noise": "auto"},
@@ -119,7 +120,7 @@ def run_ours(name: str, method: str, splits: list[int], override: dict):
             metrics[f"coverage_{level}"] = float(np.mean((lower <= y) & (y <= upper)))
         row = {"split": i, "seed": i, "metrics": metrics, "seconds": seconds}
         row["config"] = {k: v for k, v in model.get_params().items() if k != "random_state"}
-        row["noise"] = model.noise_
+        row["chosen"] = {"constant_share": model.constant_share_, "steps": model.n_iter_}
         if model.diagnostics_ is not None:
             row["r_hat"] = float(np.median(model.diagnostics_.r_hat))
             row["effective_draws"] = float(np.median(model.diagnostics_.effective_draws))
