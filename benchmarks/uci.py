@@ -157,6 +157,7 @@ def provenance(revision: str | None) -> dict:
             "cores": len(os.sched_getaffinity(0)),
             "load": os.getloadavg()[0],
             "device": jax.devices()[0].device_kind,
+            "matmul_precision": jax.config.jax_default_matmul_precision,
             "python": platform.python_version(),
         },
         "revision": revision,

@@ -103,12 +103,14 @@ class S2VGDEstimator(BaseEstimator):
         held_out = _held_out(len(x))
         if self.steps != "auto" or self.refine is not None or len(held_out) == 0:
             return
-        scores = {}
+        best = -np.inf
         for steps in _fitting.STEPS_TO_CHOOSE_FROM:
             recipe = self._recipe(len(x))._replace(steps=steps, purpose=f"trying {steps} steps: ")
             density = self._trial(x, y, weight, recipe)(slice(None))
-            scores[steps] = np.average(density, weights=weight[held_out])
-        self._steps = max(scores, key=lambda steps: scores[steps])
+            score = np.average(density, weights=weight[held_out])
+            if score <= best:
+                break
+            best, self._steps = score, steps
 
     def _trial(
         self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, recipe: _fitting.Recipe
