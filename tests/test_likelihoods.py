@@ -68,21 +68,26 @@ def test_fixed_std_is_a_normal_without_parameters():
     np.testing.assert_allclose(likelihood.log_prob(params, outputs, y), expected, rtol=1e-5)
 
 
-def test_heteroscedastic_outputs_are_means_then_raw_scales():
-    """2T outputs; scale = softplus(raw) + floor."""
-    likelihood = HeteroscedasticGaussian(floor=0.05)
+def test_heteroscedastic_outputs_are_means_then_what_moves_the_scales():
+    """2T outputs; scale = softplus(level + gain * output) + floor."""
+    likelihood = HeteroscedasticGaussian(floor=0.05, gain=0.5)
     loc, y = data()
-    raw = jnp.linspace(-4.0, 4.0, loc.size).reshape(loc.shape)
-    outputs = jnp.concatenate([loc, raw], axis=1)
-    scale = np.log1p(np.exp(np.asarray(raw, np.float64))) + 0.05
+    moved = jnp.linspace(-4.0, 4.0, loc.size).reshape(loc.shape)
+    outputs = jnp.concatenate([loc, moved], axis=1)
+    params = {"level": jnp.array([-2.0, 0.0, 1.0])}
+    raw = np.asarray(params["level"] + 0.5 * moved, np.float64)
+    scale = np.log1p(np.exp(raw)) + 0.05
     assert likelihood.n_outputs(3) == 6
-    assert likelihood.init(KEY, 3) == {}
-    assert likelihood.log_prior({}) == 0.0
     expected = stats.norm.logpdf(y, loc, scale).sum(axis=1)
-    np.testing.assert_allclose(likelihood.log_prob({}, outputs, y), expected, rtol=1e-4)
-    parts = likelihood.components({}, outputs)
+    np.testing.assert_allclose(likelihood.log_prob(params, outputs, y), expected, rtol=1e-4)
+    parts = likelihood.components(params, outputs)
     np.testing.assert_allclose(parts["loc"], loc)
     np.testing.assert_allclose(parts["scale"], scale, rtol=1e-5)
+    prior = stats.norm.logpdf(params["level"], 0.0, 3.0).sum()
+    np.testing.assert_allclose(likelihood.log_prior(params), prior, rtol=1e-6)
+    # It starts where constant noise does.
+    start = likelihood.components(likelihood.init(KEY, 3), 0.0 * outputs)["scale"]
+    np.testing.assert_allclose(start - 0.05, 0.313, atol=0.001)
 
 
 def test_categorical_is_the_scipy_multinomial():
@@ -197,6 +202,7 @@ def test_equal_likelihoods_hash_alike(likelihood):
         (lambda: StudentT(df=0.0), ValueError, "df"),
         (lambda: Laplace(b=0.0), ValueError, "b must"),
         (lambda: HeteroscedasticGaussian(floor=0.0), ValueError, "floor"),
+        (lambda: HeteroscedasticGaussian(gain=-1.0), ValueError, "gain"),
         (lambda: Categorical(1), ValueError, "n_classes"),
         (lambda: Categorical(2.5), TypeError, "n_classes"),
         (lambda: Categorical(3).n_outputs(2), ValueError, "n_targets=1"),

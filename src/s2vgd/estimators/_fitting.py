@@ -110,7 +110,7 @@ def fit(bnn: BNN, data: Batch, recipe: Recipe, seed: int, start: Any = None) -> 
         posterior = Posterior.from_chains(bnn, refined.draws)
         return Fit(posterior, particles, history, refined.diagnostics)
     free, tied = _split(particles, recipe)
-    draws = particles if tied is None else _joined(free, frozen(bnn, tied, data))
+    draws = particles if tied is None else _joined(free, frozen(tied))
     n_particles = len(jax.tree.leaves(draws)[0])
     return Fit(Posterior(bnn, draws, n_particles), particles, history, None)
 
@@ -250,7 +250,7 @@ class _Refinement(NamedTuple):
             rows = Rows.of(self.data, True)
             description = "refining, constant noise"
             part = self._run_alike(tied, rows, jax.random.fold_in(key, 1), description)
-            parts.append(part._replace(draws=_frozen_chains(self.bnn, part.draws, self.data)))
+            parts.append(part._replace(draws=jax.vmap(frozen)(part.draws)))
         report = Diagnostics.joined([part.diagnostics for part in parts])
         return Refined(_joined(*[part.draws for part in parts]), report)
 
@@ -283,15 +283,6 @@ def _joined(*parts: Any) -> Any:
     if len(present) == 1:
         return present[0]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *present)
-
-
-def _frozen_chains(bnn: BNN, draws: Any, data: Batch) -> Any:
-    """Apply :func:`frozen` to draws (C, S, ...)."""
-    chains, length = jax.tree.leaves(draws)[0].shape[:2]
-    pooled = jax.tree.map(lambda leaf: leaf.reshape(chains * length, *leaf.shape[2:]), draws)
-    return jax.tree.map(
-        lambda leaf: np.reshape(leaf, (chains, length, *leaf.shape[1:])), frozen(bnn, pooled, data)
-    )
 
 
 def _mass(data: Batch) -> float:

@@ -1,15 +1,14 @@
 """Noise of two kinds in one model: free to depend on the input, or tied to one size for all rows.
 
-Both are networks with a mean and a raw noise scale a target. While the noise of a particle is tied,
-it is the average over the training rows of what the network puts out; :func:`frozen` writes that
-average into the weights, and from then on the two kinds are alike. How many particles are to be
-tied, :func:`best_share` finds from rows that were held out.
+Both are networks with two outputs a target, of which the second moves the noise off its level. While
+the noise of a particle is tied, that output is taken to be zero; :func:`frozen` makes it zero by
+the weights, and from then on the two kinds are alike. How many particles are to be tied,
+:func:`best_share` finds from rows that were held out.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -49,7 +48,7 @@ class Rows(NamedTuple):
 
 
 class _TiedNoise(NamedTuple):
-    """A network with one raw noise scale for all tied rows: the mean of its own, by weight."""
+    """A network whose outputs for the noise are zero for tied rows."""
 
     network: Network
     rows: Rows
@@ -58,36 +57,26 @@ class _TiedNoise(NamedTuple):
         return self.network.init(key)
 
     def apply(self, weights: Any, x: jax.Array) -> jax.Array:
-        loc, raw = jnp.split(self.network.apply(weights, x), 2, axis=-1)
-        level = _level(raw, self.rows.batch)
+        loc, moved = jnp.split(self.network.apply(weights, x), 2, axis=-1)
         tied = jnp.asarray(self.rows.tied)[:, None]
-        return jnp.concatenate([loc, jnp.where(tied, level, raw)], axis=-1)
+        return jnp.concatenate([loc, jnp.where(tied, 0.0, moved)], axis=-1)
 
 
-def _level(raw: jax.Array, batch: Batch) -> jax.Array:
-    return jnp.average(raw, axis=0, weights=batch.weight)
-
-
-@partial(jax.jit, static_argnums=0)
-def frozen(bnn: BNN, particles: Any, batch: Batch) -> Any:
-    """Return particles, leaves (S, ...), whose noise no longer depends on the input.
-
-    The columns of the last kernel that lead to the noise become zero, and its biases what
-    :class:`_TiedNoise` made of all rows.
-    """
+@jax.jit
+def frozen(particles: Any) -> Any:
+    """Return particles, leaves (S, ...), whose noise no longer depends on the input."""
 
     def one(particle: Any) -> Any:
         *hidden, last = particle["weights"]
-        *_, plain = materialise(particle["weights"])
-        loc, raw = jnp.split(bnn.outputs(particle, batch.x), 2, axis=-1)
-        n_targets = loc.shape[-1]
+        plain = materialise(last)
+        n_targets = len(plain["bias"]) // 2
         kernel = plain["kernel"].at[:, n_targets:].set(0.0)
-        bias = plain["bias"].at[n_targets:].set(_level(raw, batch))
+        bias = plain["bias"].at[n_targets:].set(0.0)
         if isinstance(last["kernel"], StructuredWeight):
             kernel = unstructured(kernel, last["kernel"])
         return {**particle, "weights": (*hidden, {"kernel": kernel, "bias": bias})}
 
-    return jax.lax.map(one, particles)
+    return jax.vmap(one)(particles)
 
 
 def best_share(
