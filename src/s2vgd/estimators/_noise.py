@@ -1,8 +1,8 @@
 """Noise of two kinds in one model: free to depend on the input, or tied to one size for all rows.
 
-Both are networks with two outputs a target, of which the second moves the noise off its level. While
-the noise of a particle is tied, that output is taken to be zero; :func:`frozen` makes it zero by
-the weights, and from then on the two kinds are alike. How many particles are to be tied,
+Both are networks with two outputs a target, the second of which moves the noise off its level. In
+a particle whose noise is tied that output is taken to be zero; :func:`frozen` makes it zero by the
+weights, and from then on the two kinds are alike. How many particles are to be tied,
 :func:`best_share` finds from rows that were held out.
 """
 
