@@ -1,4 +1,4 @@
-"""The command line ``s2vgd``: fit, predict and evaluate on table files, data sets, and the demo.
+"""The command line ``s2vgd``: models of table files, data sets, the demo and the experiments.
 
 Everything heavy (JAX, pandas, matplotlib) is imported inside the commands, so that ``--help`` is
 quick.
@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from s2vgd.cli import datasets, evaluate, fit, predict
+from s2vgd.cli import datasets, evaluate, fit, predict, report, reproduce
 from s2vgd.cli.console import FriendlyGroup, print_line
 
 __all__ = ["app"]
@@ -47,7 +47,14 @@ def main(
     """Predictions with honest error bars, by structured Stein variational gradient descent."""
 
 
-for command in (fit.fit, predict.predict, evaluate.evaluate, datasets.datasets):
+for command in (
+    fit.fit,
+    predict.predict,
+    evaluate.evaluate,
+    datasets.datasets,
+    reproduce.reproduce,
+    report.report,
+):
     app.command()(command)
 
 

@@ -1,0 +1,275 @@
+"""A grid of independent runs: what is done is kept, what fails is told, and the rest goes on.
+
+An experiment is a module with a :class:`Grid` of its own as ``CONFIG`` and ``QUICK``, and three
+functions: ``grid(config) -> list of Run``, ``needs(run) -> names of data sets`` and
+``execute(run) -> Outcome``. What they compute is their affair; files are in
+:mod:`~s2vgd.experiments.records`, processes in :mod:`~s2vgd.experiments.workers`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, cast
+
+from s2vgd import datasets
+from s2vgd.errors import DataError
+from s2vgd.experiments import measure, records
+from s2vgd.experiments.display import Display
+from s2vgd.experiments.records import Row, Run
+from s2vgd.experiments.workers import Lost, map_in_processes
+
+EXPERIMENTS = {
+    "table1": "s2vgd.experiments.table1",
+    "table2": "s2vgd.experiments.table2",
+    "hyper": "s2vgd.experiments.hyper",
+    "toy-classification": "s2vgd.experiments.toy_classification",
+    "toy-regression": "s2vgd.experiments.toy_regression",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """What every experiment's configuration has.
+
+    Parameters
+    ----------
+    methods, datasets : tuple of str
+        Whom to compare on what.
+    splits : tuple of int or None
+        First split and the one after the last; None for all that are published.
+    seeds : int
+        Repetitions on each split.
+    quick : bool
+        Whether this is a trial whose figures mean nothing yet.
+    """
+
+    methods: tuple[str, ...]
+    datasets: tuple[str, ...]
+    splits: tuple[int, int] | None = None
+    seeds: int = 1
+    quick: bool = False
+
+    def split_numbers(self, published: int) -> range:
+        """Return the numbers of the splits to run, of so many published."""
+        first, last = self.splits or (0, published)
+        return range(first, min(last, published))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run found.
+
+    Parameters
+    ----------
+    metrics : dict of str to float
+        Scores.
+    details : dict
+        Anything else that the report draws, as JSON has it.
+    versions : dict of str to str
+        Of software besides what :func:`s2vgd.experiments.measure.versions` lists.
+    """
+
+    metrics: dict[str, float]
+    details: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+class NotRun(Exception):
+    """A run that cannot be made here, for want of a file or a package; the message says which."""
+
+
+class Experiment(Protocol):
+    """The module of an experiment."""
+
+    CONFIG: Grid
+    QUICK: Grid
+
+    def grid(self, config: Any) -> list[Run]:
+        """Return the runs of a configuration."""
+
+    def needs(self, run: Run) -> Sequence[str]:
+        """Return the names of the data sets that a run reads."""
+
+    def execute(self, run: Run) -> Outcome:
+        """Learn, predict and score."""
+
+
+class Tally(NamedTuple):
+    """How many runs were made, failed, could not be made, and had been there before."""
+
+    finished: int = 0
+    failed: int = 0
+    not_run: int = 0
+    kept: int = 0
+
+
+def experiment(name: str, modules: Mapping[str, str] = EXPERIMENTS) -> Experiment:
+    """Return the module of an experiment."""
+    if name not in modules:
+        raise DataError(f"unknown experiment {name!r}. Known: {', '.join(modules)}")
+    return cast(Experiment, importlib.import_module(modules[name]))
+
+
+def changed(config: Any, changes: Mapping[str, Any]) -> Any:
+    """Return a configuration with other values in some of its fields.
+
+    Raises
+    ------
+    DataError
+        If there is no such field.
+    """
+    known = [item.name for item in dataclasses.fields(config)]
+    for name in changes:
+        if name not in known:
+            raise DataError(f"there is no setting {name!r}. Known: {', '.join(known)}")
+    return dataclasses.replace(config, **changes)
+
+
+def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they will be read back from a file: tuples become lists."""
+    return json.loads(json.dumps(settings))
+
+
+@lru_cache(maxsize=4)
+def load(name: str) -> datasets.Dataset:
+    """Read a data set that is on this machine; a missing one makes the run "not run".
+
+    Downloading is for :func:`reproduce`, once and not in every process.
+    """
+    if datasets.info(name).where == "not present":
+        raise NotRun(f"file missing: {name} is not on this machine")
+    return datasets.load(name, download=False)
+
+
+def reproduce(
+    runs: Sequence[Run],
+    out: Path,
+    *,
+    workers: int = 1,
+    retry: bool = False,
+    download: bool = True,
+    command: str = "",
+    revision: str | None = None,
+    modules: Mapping[str, str] = EXPERIMENTS,
+    show: bool = True,
+) -> Tally:
+    """Make the runs that are not in the files yet, and write each down when it is finished.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        The grid.
+    out : Path
+        Directory of the files, ``<experiment>.jsonl``.
+    workers : int
+        Processes, of one core each; with 1 the runs are made in this process on all its cores.
+    retry : bool
+        Make runs again that failed before.
+    download : bool
+        Whether data sets that are not on this machine may be downloaded.
+    command, revision : str
+        How this was called and of which source, for the record; the revision is found if need be.
+    modules : mapping of str to str
+        Name of each experiment's module.
+    show : bool
+        Show progress on standard error.
+    """
+    found = {r: _latest(out / f"{r}.jsonl") for r in {run.experiment for run in runs}}
+    todo = [run for run in runs if _is_open(found[run.experiment].get(run.key), retry)]
+    if download:
+        _fetch(todo, modules)
+    made_by = {"command": command, "revision": revision or measure.revision()}
+    tally = Tally(kept=len(runs) - len(todo))
+    with Display(len(todo), show) as display:
+        for run, part in _perform_all(todo, modules, workers):
+            row = {**vars(run), **part, **made_by}
+            row["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+            kind = "failed" if "error" in row else "not_run" if "not_run" in row else "finished"
+            tally = tally._replace(**{kind: getattr(tally, kind) + 1})
+            display.advance(run, row)
+            before = found[run.experiment].get(run.key, {})
+            if kind == "not_run" and before.get("not_run") == row["not_run"]:
+                continue  # it has been said
+            records.append(out / f"{run.experiment}.jsonl", row)
+    return tally
+
+
+def _latest(path: Path) -> dict[str, Row]:
+    return {records.key_of(row): row for row in records.read(path)}
+
+
+def _is_open(row: Row | None, retry: bool) -> bool:
+    return row is None or "not_run" in row or (retry and "error" in row)
+
+
+def _fetch(runs: Iterable[Run], modules: Mapping[str, str]) -> None:
+    needed = {name for run in runs for name in experiment(run.experiment, modules).needs(run)}
+    for name in sorted(needed):
+        if datasets.info(name).where == "not present":
+            try:
+                datasets.fetch(name)
+            except DataError:
+                continue  # its runs will say that it is missing
+
+
+def _perform_all(
+    runs: Sequence[Run], modules: Mapping[str, str], workers: int
+) -> Iterator[tuple[Run, Row]]:
+    tasks = [(modules[run.experiment], run) for run in runs]
+    if workers == 1:
+        for task in tasks:
+            yield task[1], perform(task)
+        return
+    for index, answer in map_in_processes(perform, tasks, workers):
+        if isinstance(answer, Lost):
+            message = f"the process ended with code {answer.exit_code}"
+            answer = {"error": {"type": "ProcessDied", "message": message}}
+        yield runs[index], answer
+
+
+def perform(task: tuple[str, Run]) -> Row:
+    """Make one run, of the module of that name, and return what is to be written down about it."""
+    module, run = task
+    row: Row = {}
+    with warnings.catch_warnings(record=True) as caught, measure.measured() as cost:
+        try:
+            outcome = importlib.import_module(module).execute(run)
+            bad = [name for name, value in outcome.metrics.items() if not math.isfinite(value)]
+            if bad:
+                raise FloatingPointError(f"not finite: {', '.join(bad)}")
+            row["metrics"] = outcome.metrics
+            row |= {"details": outcome.details} if outcome.details else {}
+            row["versions"] = measure.versions() | outcome.versions
+            json.dumps(row, allow_nan=False)  # must not fail later, where it would stop the grid
+        except NotRun as reason:
+            return {"not_run": str(reason)}
+        except Exception as error:  # of whatever kind: the others must go on
+            if package := _missing_package(error):
+                return {"not_run": f"package missing: {package} is not installed"}
+            problem = {"type": type(error).__name__, "message": str(error)}
+            row = {"error": problem, "versions": measure.versions()}
+    if caught:  # such as chains that complain: it belongs to the result, not on the screen
+        said = {" ".join(str(warning.message).split())[:300] for warning in caught}
+        row["warnings"] = sorted(said)
+    return row | {
+        "seconds": round(cost.seconds, 3),
+        "compile_seconds": round(cost.compile_seconds, 3),
+        "peak_memory_mb": round(cost.peak_memory_mb, 1),
+        "device": measure.device(),
+    }
+
+
+def _missing_package(error: BaseException) -> str | None:
+    """Return the package of somebody else's that could not be imported, if that is the error."""
+    cause = error if isinstance(error, ModuleNotFoundError) else error.__cause__
+    name = (cause.name or "") if isinstance(cause, ModuleNotFoundError) else ""
+    return name if name.partition(".")[0] != "s2vgd" else None

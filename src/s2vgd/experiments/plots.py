@@ -1,0 +1,169 @@
+"""Figures of the report, drawn from the numbers in result files.
+
+The manner of drawing is that of :mod:`~s2vgd.experiments.figures`, which draws predictive
+distributions while they are at hand; here there are only the numbers that were written down.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from s2vgd.experiments.figures import COLOURS, INK, panels, style
+from s2vgd.experiments.summary import Estimate
+
+# The rest of the colours of Okabe and Ito, and a grey.
+PALETTE = (*COLOURS, "#56b4e9", "#e69f00", "#8c8c8c")
+_MARKERS = ("o", "s", "^", "D")
+_DIVERGING, _SEQUENTIAL = "RdBu_r", "viridis"
+
+
+def to_png(figure: Figure) -> bytes:
+    """Write a figure as PNG on white ground."""
+    buffer = io.BytesIO()
+    with style():
+        figure.savefig(buffer, format="png", dpi=150, facecolor="white", metadata={"Software": ""})
+    return buffer.getvalue()
+
+
+@style()
+def dots(
+    series: Mapping[str, Mapping[str, Estimate]],
+    label: str,
+    marked: float | None = None,
+    band: tuple[float, float] | None = None,
+) -> Figure:
+    """Draw an estimate for each name and method, with two standard errors to either side.
+
+    Parameters
+    ----------
+    series : mapping of str to mapping of str to Estimate
+        By method, then by name; a name may be missing.
+    label : str
+        What is drawn.
+    marked : float, optional
+        Where to draw a line.
+    band : pair of float, optional
+        What to shade.
+    """
+    names = list(dict.fromkeys(name for found in series.values() for name in found))
+    figure, (axis,) = panels(1, height=1.2 + 0.55 * len(names), width=8.4)
+    height = 0.7 / max(len(series), 1)
+    for i, (method, found) in enumerate(series.items()):
+        places = [names.index(name) + (i + 0.5) * height - 0.35 for name in found]
+        errors = [0.0 if np.isnan(e.error) else 2 * e.error for e in found.values()]
+        axis.errorbar(
+            [e.mean for e in found.values()],
+            places,
+            xerr=errors,
+            fmt=_MARKERS[i // len(PALETTE) % len(_MARKERS)],
+            color=PALETTE[i % len(PALETTE)],
+            markersize=4,
+            linewidth=1,
+            label=method,
+        )
+    for i in range(1, len(names)):
+        axis.axhline(i - 0.5, color=INK, linewidth=0.3, alpha=0.4)
+    if band is not None:
+        axis.axvspan(*band, color=INK, alpha=0.1, linewidth=0)
+    if marked is not None:
+        axis.axvline(marked, color=INK, linewidth=0.8)
+    axis.set(xlabel=label, yticks=range(len(names)), yticklabels=names)
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.tick_params(axis="y", length=0)
+    figure.legend(loc="outside lower center", ncols=4)
+    return figure
+
+
+@style()
+def bands(methods: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Draw means and three standard deviations along one input, a panel a method.
+
+    Parameters
+    ----------
+    methods : mapping of str to mapping
+        Of each method ``x``, ``mean``, ``std``, ``truth`` (G,) and ``data_x``, ``data_y`` (N,).
+    """
+    figure, axes = panels(len(methods), height=3.2, width=2.7)
+    for i, ((name, drawn), axis) in enumerate(zip(methods.items(), axes, strict=True)):
+        x, mean, std, truth = (np.asarray(drawn[k]) for k in ("x", "mean", "std", "truth"))
+        colour = PALETTE[i % len(PALETTE)]
+        shade = {"color": colour, "alpha": 0.22, "linewidth": 0, "label": "±3 sd"}
+        axis.fill_between(x, mean - 3 * std, mean + 3 * std, **shade)
+        axis.plot(x, mean, color=colour, label="mean")
+        axis.plot(x, truth, color=INK, linewidth=1, linestyle="--", label="truth")
+        axis.plot(drawn["data_x"], drawn["data_y"], "o", color=INK, markersize=3, label="data")
+        axis.set(title=name, xlabel="x", xlim=(x[0], x[-1]))
+        if i == 0:
+            reach = np.ptp(truth)
+            axis.set(ylabel="y", ylim=(truth.min() - reach, truth.max() + reach))
+            axis.legend(loc="lower left", ncols=2, handlelength=1.2, columnspacing=0.8)
+    return figure
+
+
+@style()
+def maps(methods: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Draw the probability of the second class over a plane, a panel a method.
+
+    Parameters
+    ----------
+    methods : mapping of str to mapping
+        Of each method ``line`` (G,), ``probability`` (G * G,), ``data_x`` (N, 2), ``data_y`` (N,).
+    """
+    figure, axes = panels(len(methods), height=3.0, width=2.5)
+    for (name, drawn), axis in zip(methods.items(), axes, strict=True):
+        line = np.asarray(drawn["line"])
+        values = np.asarray(drawn["probability"]).reshape(len(line), len(line))
+        image = axis.imshow(
+            values,
+            extent=(line[0], line[-1], line[0], line[-1]),
+            origin="lower",
+            cmap=_DIVERGING,
+            vmin=0,
+            vmax=1,
+        )
+        points, classes = np.asarray(drawn["data_x"]), np.asarray(drawn["data_y"])
+        for i, fill in enumerate(("white", "black")):
+            where = points[classes == i]
+            edge = {"markeredgecolor": "black", "markersize": 3.5, "markeredgewidth": 0.6}
+            axis.plot(where[:, 0], where[:, 1], "o", color=fill, **edge)
+        axis.set(title=name)
+    figure.colorbar(image, ax=axes, label="probability of the black class", shrink=0.8)
+    return figure
+
+
+@style()
+def heat(
+    values: np.ndarray, rows: Sequence[Any], columns: Sequence[Any], labels: tuple[str, str, str]
+) -> Figure:
+    """Draw a table as colours, with the numbers in it, and beside it as curves.
+
+    Parameters
+    ----------
+    values : array, shape (R, C)
+        NaN where there is nothing.
+    rows, columns : sequence
+        Their names.
+    labels : (str, str, str)
+        What rows, columns and values are.
+    """
+    figure, (whole,) = panels(1, height=3.6, width=8.4)
+    whole.remove()  # the two halves have nothing to share
+    left, right = figure.subplots(1, 2)
+    left.imshow(values, cmap=_SEQUENTIAL, aspect="auto")
+    middle = np.nanmin(values) + 0.6 * np.ptp(values[~np.isnan(values)])
+    for (i, j), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            colour = "black" if value > middle else "white"
+            left.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
+    left.set(xticks=range(len(columns)), xticklabels=columns, xlabel=labels[1])
+    left.set(yticks=range(len(rows)), yticklabels=rows, ylabel=labels[0])
+    for i, row in enumerate(rows):
+        right.plot(range(len(columns)), values[i], "o-", color=PALETTE[i % len(PALETTE)], label=row)
+    right.set(xticks=range(len(columns)), xticklabels=columns, xlabel=labels[1], ylabel=labels[2])
+    right.legend(title=labels[0])
+    return figure
