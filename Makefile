@@ -24,14 +24,16 @@ format: install
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# Speed and quality against peers, as ratios in one run.
+# Speed against peers, as ratios in one run.
 bench: install
 	$(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/uci.py
+	$(BIN)/python benchmarks/fit.py
 
-# The paper's UCI regression table on every standard split: hours on two cores.
+# Every supervised experiment of the paper, and the page of what has been run: days on two cores. It may
+# be stopped at any time and goes on from there.
 paper: install
-	$(BIN)/python benchmarks/uci.py --full
+	$(BIN)/s2vgd reproduce all
+	$(BIN)/s2vgd report results --out report
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict
