@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable
-from numbers import Integral, Real
+from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
@@ -19,9 +18,10 @@ from s2vgd import files
 from s2vgd.bnn import BNN, Batch
 from s2vgd.errors import ModelFileError
 from s2vgd.estimators import _fitting
+from s2vgd.estimators._parameters import check_integer, check_parameters, jsonable
 from s2vgd.estimators._rows import ROWS
 from s2vgd.likelihoods import Likelihood
-from s2vgd.networks import ACTIVATIONS, MLP
+from s2vgd.networks import MLP
 from s2vgd.posterior import Posterior, restore_particles
 from s2vgd.predictive import Predictive, from_components
 from s2vgd.priors import FixedPrior, HierarchicalPrior, Prior
@@ -34,7 +34,6 @@ VERSION = 1
 _WITHOUT_ROWS = (
     "and this model was loaded without them; save it with save(path, rows=True) to go on with it"
 )
-REFINEMENTS = ("auto", "mclmc", "hmc", "nuts", "sghmc", None)
 T = TypeVar("T")
 
 
@@ -203,35 +202,7 @@ class S2VGDEstimator(BaseEstimator):
         return jax.enable_x64(self.dtype == "float64")
 
     def _check_parameters(self) -> None:
-        _check_integer("particles", self.particles, 1)
-        _check_integer("reflections", self.reflections, 0)
-        if isinstance(self.hidden, str) or not isinstance(self.hidden, Iterable):
-            raise ValueError(f"hidden must be a sequence of layer widths, got {self.hidden!r}")
-        for i, width in enumerate(self.hidden):
-            _check_integer(f"hidden[{i}]", width, 1)
-        for name in ("chains", "warmup", "draws", "thin"):
-            if getattr(self, name) is not None:
-                _check_integer(name, getattr(self, name), 1)
-        if self.steps is not None and self.steps != "auto":
-            _check_integer("steps", self.steps, 1)
-        if self.batch_size is not None and self.batch_size != "auto":
-            _check_integer("batch_size", self.batch_size, 1)
-        rate = self.learning_rate
-        if not isinstance(rate, Real) or not 0 < rate < np.inf:
-            raise ValueError(f"learning_rate must be a positive number, got {rate!r}")
-        if self.refine not in REFINEMENTS:
-            raise ValueError(f"refine must be one of {REFINEMENTS}, got {self.refine!r}")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation must be one of {list(ACTIVATIONS)}, got {self.activation!r}"
-            )
-        if self.dtype not in ("float32", "float64"):
-            raise ValueError(f"dtype must be 'float32' or 'float64', got {self.dtype!r}")
-        prior = self.prior
-        if prior not in ("auto", "hierarchical") and not (isinstance(prior, Real) and prior > 0):
-            raise ValueError(
-                f"prior must be 'auto', 'hierarchical' or a positive variance, got {prior!r}"
-            )
+        check_parameters(self)
 
     # -- what the subclasses know --------------------------------------------------------------
 
@@ -298,7 +269,7 @@ class S2VGDEstimator(BaseEstimator):
         array, shape (n, n_samples) or (n, n_samples, n_targets)
             Outcomes, or class labels.
         """
-        _check_integer("n", n, 1)
+        check_integer("n", n, 1)
         predictive = self.predict_dist(X)
         seed = self._seed if random_state is None else random_state
         return predictive.sample(jax.random.key(seed), n)
@@ -329,7 +300,7 @@ class S2VGDEstimator(BaseEstimator):
         names = getattr(self, "feature_names_in_", None)
         metadata = {
             "posterior": posterior,
-            "parameters": _jsonable(self.get_params(deep=False)),
+            "parameters": jsonable(self.get_params(deep=False)),
             "features": self.n_features_in_,
             "feature_names": None if names is None else list(map(str, names)),
             "seed": self._seed,
@@ -391,25 +362,3 @@ class S2VGDEstimator(BaseEstimator):
 def _held_out(n_rows: int) -> np.ndarray:
     """Return the rows on which choices are made: a sixth, the same for every choice."""
     return np.random.default_rng(0).permutation(n_rows)[: n_rows // 6]
-
-
-def _check_integer(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-
-
-def _jsonable(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Write parameters as JSON; a generator is not a parameter of the fitted model any more."""
-    out = {}
-    for name, value in parameters.items():
-        if isinstance(value, np.generic):
-            value = value.item()
-        if isinstance(value, tuple | list):
-            value = [item.item() if isinstance(item, np.generic) else item for item in value]
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        if isinstance(value, np.random.RandomState):
-            warnings.warn("random_state is saved as None: generators are not saved", stacklevel=3)
-            value = None
-        out[name] = value
-    return out

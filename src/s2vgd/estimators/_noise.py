@@ -76,7 +76,8 @@ def frozen(particles: Any) -> Any:
             kernel = unstructured(kernel, last["kernel"])
         return {**particle, "weights": (*hidden, {"kernel": kernel, "bias": bias})}
 
-    return jax.vmap(one)(particles)
+    # One by one: XLA may hang over very many triangular systems, which K > 1 needs, at once.
+    return jax.lax.map(one, particles)
 
 
 def best_share(

@@ -56,7 +56,7 @@ class Config(Grid):
     """
 
     methods: tuple[str, ...] = (
-        *("vmg", "pbp_mv", "svgd", "s2vgd", "s2vgd_refined"),
+        *("vmg", "vmg_dropout", "pbp_mv", "svgd", "s2vgd", "s2vgd_refined"),
         *("deep_ensemble", "hmc", "gp", "ngboost", "bde", PEEKED),
     )
     datasets: tuple[str, ...] = (
@@ -70,6 +70,7 @@ class Config(Grid):
     settings: Settings = field(
         default_factory=lambda: {
             "vmg": _UPDATES,
+            "vmg_dropout": _UPDATES,
             "svgd": _STEIN,
             "s2vgd": _STEIN,
             "deep_ensemble": _UPDATES,
@@ -113,66 +114,67 @@ class Published(NamedTuple):
 
 
 _NA = float("nan")
-# Table 1 of the paper (label tab:reg), by set and method.
+# Table 1 of the paper (label tab:reg), by set and method. What it calls VMG is the authors' own,
+# with dropout on the pseudo-data.
 PAPER: dict[str, dict[str, Published]] = {
     name: {method: Published(*cell) for method, cell in cells.items()}
     for name, cells in {
         "boston": {
-            "vmg": (2.70, 0.13, -2.46, 0.09),
+            "vmg_dropout": (2.70, 0.13, -2.46, 0.09),
             "pbp_mv": (2.76, 0.43, -3.01, 0.26),
             "svgd": (2.96, 0.10, -2.50, 0.03),
             "s2vgd": (2.56, 0.33, -2.43, 0.10),
         },
         "concrete": {
-            "vmg": (4.89, 0.12, -3.01, 0.03),
+            "vmg_dropout": (4.89, 0.12, -3.01, 0.03),
             "pbp_mv": (4.66, 0.44, -3.22, 0.05),
             "svgd": (5.32, 0.10, -3.08, 0.02),
             "s2vgd": (4.25, 0.37, -2.90, 0.07),
         },
         "energy": {
-            "vmg": (0.54, 0.02, -1.06, 0.03),
+            "vmg_dropout": (0.54, 0.02, -1.06, 0.03),
             "pbp_mv": (0.48, 0.04, -2.37, 0.03),
             "svgd": (1.37, 0.05, -1.77, 0.02),
             "s2vgd": (0.38, 0.02, -0.55, 0.04),
         },
         "kin8nm": {
-            "vmg": (0.08, 0.00, 1.10, 0.01),
+            "vmg_dropout": (0.08, 0.00, 1.10, 0.01),
             "pbp_mv": (0.08, 0.00, 0.78, 0.02),
             "svgd": (0.09, 0.00, 0.98, 0.01),
             "s2vgd": (0.07, 0.00, 1.15, 0.01),
         },
         "naval": {
-            "vmg": (0.00, 0.00, 2.46, 0.00),
+            "vmg_dropout": (0.00, 0.00, 2.46, 0.00),
             "pbp_mv": (0.00, 0.00, 4.37, 0.17),
             "svgd": (0.00, 0.00, 4.09, 0.01),
             "s2vgd": (0.00, 0.00, 4.79, 0.05),
         },
         "power": {
-            "vmg": (4.04, 0.04, -2.82, 0.01),
+            "vmg_dropout": (4.04, 0.04, -2.82, 0.01),
             "pbp_mv": (3.91, 0.09, -2.81, 0.02),
             "svgd": (4.03, 0.03, -2.82, 0.01),
             "s2vgd": (3.84, 0.08, -2.77, 0.02),
         },
         "wine": {
-            "vmg": (0.61, 0.04, -0.95, 0.01),
+            "vmg_dropout": (0.61, 0.04, -0.95, 0.01),
             "pbp_mv": (0.61, 0.02, -0.99, 0.07),
             "svgd": (0.61, 0.01, -0.93, 0.01),
             "s2vgd": (0.59, 0.02, -0.90, 0.03),
         },
         "yacht": {
-            "vmg": (0.48, 0.18, -1.30, 0.02),
+            "vmg_dropout": (0.48, 0.18, -1.30, 0.02),
             "pbp_mv": (0.53, 0.14, -1.67, 0.24),
             "svgd": (0.86, 0.05, -1.23, 0.04),
             "s2vgd": (0.47, 0.11, -0.81, 0.14),
         },
         "protein": {
-            "vmg": (4.13, 0.02, -2.84, 0.00),
+            "vmg_dropout": (4.13, 0.02, -2.84, 0.00),
             "pbp_mv": (4.38, 0.01, -2.91, 0.03),
             "svgd": (4.61, 0.01, -2.95, 0.00),
             "s2vgd": (4.15, 0.04, -2.84, 0.01),
         },
         "year": {
-            "vmg": (8.78, _NA, -3.59, _NA),
+            "vmg_dropout": (8.78, _NA, -3.59, _NA),
             "pbp_mv": (8.84, _NA, -3.58, _NA),
             "svgd": (8.68, _NA, -3.62, _NA),
             "s2vgd": (8.73, _NA, -3.57, _NA),

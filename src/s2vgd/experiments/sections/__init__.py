@@ -23,7 +23,7 @@ LABELS = {
     "s2vgd_refined_constant": "S²VGD refined, constant noise",
     "s2vgd_refined_input": "S²VGD refined, input noise",
     "s2vgd_peeked": "S²VGD, best test iterate",
-    "vmg": "VMG",
+    "vmg": "VMG, evidence bound",
     "vmg_dropout": "VMG, variational dropout",
     "pbp": "PBP",
     "pbp_mv": "PBP_MV",

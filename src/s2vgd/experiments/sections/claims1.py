@@ -12,7 +12,7 @@ from s2vgd.experiments.sections import finished, label, listed
 from s2vgd.experiments.summary import Groups, estimate, paired
 from s2vgd.experiments.table1 import PAPER, PEEKED, SPLITS
 
-_STEIN, _RIVALS = ("svgd", "s2vgd"), ("vmg", "pbp_mv")
+_STEIN, _RIVALS = ("svgd", "s2vgd"), ("vmg_dropout", "pbp_mv")
 _COVERAGE = (0.86, 0.94)
 
 
