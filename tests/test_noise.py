@@ -9,6 +9,7 @@ import pytest
 
 from s2vgd import S2VGDClassifier, S2VGDRegressor
 from s2vgd.bnn import BNN, Batch
+from s2vgd.errors import DivergedError
 from s2vgd.estimators import _fitting
 from s2vgd.estimators._noise import Rows, best_share, frozen
 from s2vgd.likelihoods import HeteroscedasticGaussian
@@ -197,6 +198,25 @@ def test_steps_are_chosen_on_held_out_rows(cls, monkeypatch, tmp_path):
     np.testing.assert_allclose(model.predict_dist(x).mean, plain.predict_dist(x).mean, atol=0.05)
     model.save(tmp_path / "model", rows=True)
     assert cls.load(tmp_path / "model").partial_fit(x[:9], y[:9]).n_iter_ == 200
+
+
+@pytest.mark.parametrize("bad", [1, 2])
+def test_a_trial_that_diverges_ends_the_search_and_only_the_first_ends_the_fit(bad, monkeypatch):
+    monkeypatch.setattr(_fitting, "STEPS_TO_CHOOSE_FROM", (1, 2))
+    fit = _fitting.fit
+
+    def diverging(bnn, data, recipe, seed, start=None):
+        if recipe.steps == bad:
+            raise DivergedError("it ran away", step=1, quantity="particles")
+        return fit(bnn, data, recipe, seed, start)
+
+    monkeypatch.setattr(_fitting, "fit", diverging)
+    model = S2VGDRegressor(**SMALL, noise="constant", refine=None, steps="auto")
+    if bad == 1:
+        with pytest.raises(DivergedError):
+            model.fit(*rows_with_noise(changing=False, n=30))
+    else:
+        assert model.fit(*rows_with_noise(changing=False, n=30)).n_iter_ == 1
 
 
 def test_steps_are_not_chosen_before_a_refinement():

@@ -9,7 +9,6 @@ that climb it; the families are in the files of the methods.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +18,7 @@ import optax
 
 from s2vgd import training
 from s2vgd.baselines._base import Baseline, Problem
+from s2vgd.baselines._descent import Algorithm, Info
 from s2vgd.bnn import Batch
 from s2vgd.likelihoods import Likelihood
 from s2vgd.networks import MLP
@@ -58,19 +58,6 @@ class State(NamedTuple):
     particles: Any
     opt_state: optax.OptState
     key: jax.Array
-
-
-class Info(NamedTuple):
-    """The bound, estimated before the step."""
-
-    log_density: jax.Array
-
-
-class Algorithm(NamedTuple):
-    """``init(key) -> State`` and ``step(state, batch) -> (State, Info)``."""
-
-    init: Callable[[jax.Array], State]
-    step: Callable[[State, Batch], tuple[State, Info]]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,6 +34,7 @@ from s2vgd import training
 from s2vgd._random import normals
 from s2vgd.baselines import _moments
 from s2vgd.baselines._base import Baseline, Problem
+from s2vgd.baselines._descent import Algorithm, Info
 from s2vgd.baselines._filtering import Gamma, Sites, filter_gamma, filter_gaussian, refine_prior
 from s2vgd.baselines._moments import Moments, Rotation
 from s2vgd.bnn import Batch
@@ -78,19 +78,6 @@ class State(NamedTuple):
     particles: Beliefs
     opt_state: optax.OptState
     key: jax.Array
-
-
-class Info(NamedTuple):
-    """The mean of log Z over the rows of an epoch, each before it was learned from."""
-
-    log_density: jax.Array
-
-
-class Algorithm(NamedTuple):
-    """``init(key) -> State`` and ``step(state, data) -> (State, Info)``, one pass over all rows."""
-
-    init: Callable[[jax.Array], State]
-    step: Callable[[State, Batch], tuple[State, Info]]
 
 
 def normal_log_evidence(units: Moments, noise: Gamma, y: jax.Array) -> jax.Array:

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from s2vgd import files
 from s2vgd.bnn import BNN, Batch
-from s2vgd.errors import ModelFileError
+from s2vgd.errors import DivergedError, ModelFileError
 from s2vgd.estimators import _fitting
 from s2vgd.estimators._parameters import check_integer, check_parameters, jsonable
 from s2vgd.estimators._rows import ROWS
@@ -105,7 +105,12 @@ class S2VGDEstimator(BaseEstimator):
         best = -np.inf
         for steps in _fitting.STEPS_TO_CHOOSE_FROM:
             recipe = self._recipe(len(x))._replace(steps=steps, purpose=f"trying {steps} steps: ")
-            density = self._trial(x, y, weight, recipe)(slice(None))
+            try:
+                density = self._trial(x, y, weight, recipe)(slice(None))
+            except DivergedError:
+                if self._steps is None:
+                    raise
+                break  # fewer steps went well
             score = np.average(density, weights=weight[held_out])
             if score <= best:
                 break
