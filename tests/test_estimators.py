@@ -241,6 +241,7 @@ def traced(monkeypatch) -> list[str]:
 
 def test_a_second_fit_of_the_same_shape_compiles_nothing(fitted, traced):
     x, y = table(seed=5)
+    fitted.predict(x)
     before = posterior._components._cache_size()
     model = regressor(random_state=3).fit(x, y)
     model.predict(x)

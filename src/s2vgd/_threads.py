@@ -1,4 +1,4 @@
-"""Work in other threads: JAX's precision is a setting of each thread, and has to be taken along."""
+"""Precision of JAX, and work in other threads, each of which has a setting of its own for it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def n_cores() -> int:
 def with_same_precision(function: Callable[..., T]) -> Callable[..., T]:
     """Return the function as it is to be called in another thread."""
     x64 = bool(jax.config.read("jax_enable_x64"))
+    products = jax.config.jax_default_matmul_precision
 
     def call(*arguments: Any) -> T:
-        with jax.enable_x64(x64):
+        with jax.enable_x64(x64), jax.default_matmul_precision(products):
             return function(*arguments)
 
     return call

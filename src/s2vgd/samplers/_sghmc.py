@@ -33,11 +33,13 @@ def sghmc(
 ) -> Chains:
     """Stochastic-gradient Hamiltonian Monte Carlo, for data too large to go through at each step.
 
-    Langevin dynamics with friction, each gradient from a batch of its own. In the warm-up every
-    chain learns two things about each coordinate, and keeps them afterwards: the mean square of its
-    gradients, which is the curvature of the log density plus the noise of the batches and sets the
-    length of a move; and that noise, from the difference of one gradient and the next, so that it
-    can be left out of the noise that is put in.
+    Langevin dynamics with friction, each gradient from a batch of its own. Every chain learns two
+    things about each coordinate: the mean square of its gradients, which is the curvature of the
+    log density plus the noise of the batches and sets the length of a move; and that noise, from
+    the difference of one gradient and the next, so that it can be left out of the noise that is put
+    in. After the warm-up it goes on learning, ever more slowly: where the noise of the data depends
+    on the input, gradients keep growing as the fit improves, and moves of the length that was right
+    at the end of the warm-up end in infinity.
 
     Parameters are those of :func:`mclmc`, and
 
@@ -95,11 +97,9 @@ def _sghmc_advance(
     data: Any,
     settings: tuple[Array, Array, Array],
 ) -> _Langevin:
-    """Take the gradients first, ..., last - 1, and learn their size while below warm-up."""
+    """Take the gradients first, ..., last - 1."""
     step_size, friction, warmup = settings
     persistence = jnp.exp(-friction * step_size)
-    # A tenth of the warm-up is remembered: what was measured far from equilibrium is forgotten.
-    memory = jnp.exp(-10 / warmup)
 
     def one_gradient(i: Array, state: _Langevin) -> _Langevin:
         position, momentum, previous, square, noise = state
@@ -118,13 +118,15 @@ def _sghmc_advance(
         momentum = momentum + move * gradient
         # The first moves are those of the stiffest coordinate, whatever the others are like.
         largest = jnp.max(gradient**2, axis=1, keepdims=True)
-        learned = jnp.where(
+        # A tenth of the warm-up is remembered, then a tenth of everything: what was measured far
+        # from equilibrium is forgotten.
+        memory = jnp.exp(-10 / jnp.maximum(i + 1, warmup))
+        square, noise = jnp.where(
             i == 0,
             jnp.stack([jnp.broadcast_to(largest, square.shape), jnp.zeros_like(noise)]),
             memory * jnp.stack([square, noise])
             + (1 - memory) * jnp.stack([gradient**2, 0.5 * (gradient - previous) ** 2]),
         )
-        square, noise = jnp.where(i < warmup, learned, jnp.stack([square, noise]))
         return _Langevin(position, momentum, gradient, square, noise)
 
     return jax.lax.fori_loop(first, last, one_gradient, state)
