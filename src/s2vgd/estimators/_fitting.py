@@ -25,6 +25,7 @@ from s2vgd.refine import Diagnostics, Refined, compile_refinement, length_of, re
 FULL_BATCH_ROWS = 2048
 BATCH_ROWS = 512
 REFINE_FULL_BATCH_ROWS = 20_000
+REFINE_FULL_BATCH_ROWS_ON_ACCELERATORS = 200_000
 # With fewer rows the prior rules, its tails are long, and a sampler without an acceptance step
 # drifts out along them.
 REFINE_EXACT_ROWS = 100
@@ -160,7 +161,9 @@ def sampler_for(n_rows: int) -> str:
     """Return the sampler that "auto" stands for."""
     if n_rows < REFINE_EXACT_ROWS:
         return "hmc"
-    return "mclmc" if n_rows <= REFINE_FULL_BATCH_ROWS else "sghmc"
+    on_cpu = jax.default_backend() == "cpu"
+    most = REFINE_FULL_BATCH_ROWS if on_cpu else REFINE_FULL_BATCH_ROWS_ON_ACCELERATORS
+    return "mclmc" if n_rows <= most else "sghmc"
 
 
 class _Stage(NamedTuple):

@@ -48,8 +48,8 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         1.0 with refinement, "hierarchical" without.
     refine : {"auto", "mclmc", "hmc", "nuts", "sghmc"} or None, default="auto"
         Sampler that refines the particles; None leaves them as SVGD found them, which is faster
-        and too sure of itself. "auto" is "hmc" below 100 rows, "mclmc" up to 20,000 and
-        "sghmc" beyond.
+        and too sure of itself. "auto" is "hmc" below 100 rows, "mclmc" up to 20,000
+        (200,000 on an accelerator) and "sghmc" beyond.
     steps : int or "auto", optional
         Steps of SVGD. By default 1000 before a refinement; without one 4000 when each step sees all
         rows, and 8000 when it sees a batch. Without refinement "auto" tries 1000, 4000 and 16000
