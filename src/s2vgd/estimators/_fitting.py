@@ -152,8 +152,8 @@ def _run_svgd(
 
 def default_steps(refine: str | None, batch_size: int | None) -> int:
     """Return how many steps of SVGD to make, if the user does not say."""
-    if refine is not None:
-        return 1000  # the chains go on from there
+    if refine not in (None, "sghmc"):
+        return 1000  # the chains go on from there; those of SGHMC do not get far
     return 4000 if batch_size is None else 8000
 
 
