@@ -107,6 +107,14 @@ def test_a_line_holds_the_scores_and_all_that_is_known_about_the_run(fake, tmp_p
     assert row["finished"].endswith("+00:00")
 
 
+def test_a_package_without_metadata_costs_no_result(fake, tmp_path, monkeypatch):
+    monkeypatch.setattr(harness.measure, "_PACKAGES", ("jax", "no-such-package"))
+    reproduce(fake("good", splits=1), tmp_path)
+    (row,) = records.read(tmp_path / "fake.jsonl")
+    assert row["metrics"] == {"value": 0.0}
+    assert row["versions"]["no-such-package"] == "unknown"
+
+
 def test_what_is_finished_is_not_run_again(fake, tmp_path):
     first = reproduce(fake("good", splits=2), tmp_path)
     second = reproduce(fake("good", splits=3), tmp_path)

@@ -101,7 +101,14 @@ def _peak_of_process() -> int:
 def versions() -> dict[str, str]:
     """Return the versions of Python, of this package and of what it computes with."""
     found = {"s2vgd": s2vgd.__version__, "python": platform.python_version()}
-    return found | {name: metadata.version(name) for name in _PACKAGES}
+    return found | {name: _version(name) for name in _PACKAGES}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"  # on the path, but not installed; no reason to lose a result
 
 
 def device() -> dict[str, Any]:
