@@ -52,8 +52,9 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         (200,000 on an accelerator) and "sghmc" beyond.
     steps : int or "auto", optional
         Steps of SVGD. By default 1000 before a refinement by anything but "sghmc"; else 4000 when
-        each step sees all rows, and 8000 when it sees a batch. Without refinement "auto" tries 1000, 4000 and 16000
-        for as long as that predicts a held-out sixth of the training rows better.
+        each step sees all rows, and 8000 when it sees a batch. Without refinement "auto" tries
+        1000, 4000 and 16000 for as long as that predicts a held-out sixth of the training rows
+        better.
     batch_size : int, "auto" or None, default="auto"
         Rows a step; None for all. "auto" is all up to 2048, else 512.
     learning_rate : float, default=1e-2
