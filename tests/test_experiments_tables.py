@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from s2vgd.experiments import (
     toy_regression,
 )
 from s2vgd.experiments.records import Run
-from s2vgd.predictive import from_components
+from s2vgd.predictive import CategoricalPredictive, from_components
 
 PLANNED = {
     *("svgd", "s2vgd", "sgd", "rmsprop", "rmsspectral", "dropout", "mc_dropout", "sgld", "psgld"),
@@ -68,6 +69,34 @@ def test_table1_runs_every_method_on_the_published_splits():
     assert len({r.key for r in runs}) == len(runs)
     widths = {(r.dataset, r.config["hidden"][0], r.config.get("batch_size")) for r in runs}
     assert {("protein", 100, 1000), ("boston", 50, 100)} < widths
+
+
+def test_table2_can_choose_settings_without_the_test_images(monkeypatch):
+    """The last training images are scored, and neither they nor test images are learned from."""
+    seen = {}
+
+    class Spy:
+        def __init__(self, **settings):
+            pass
+
+        def fit(self, x, y):
+            seen["learned"] = x[:, 0]
+
+        def predict_dist(self, x):
+            seen.setdefault("scored", x[:, 0])
+            return CategoricalPredictive(np.zeros((1, len(x), 2)))
+
+    pixels = np.arange(10, dtype=np.float32)[:, None]
+    digits = SimpleNamespace(x=pixels, y=np.arange(10) % 2, splits=[(np.arange(8), [8, 9])])
+    monkeypatch.setattr(table2, "load", lambda name: digits)
+    monkeypatch.setattr(table2, "OTHERS", {})
+    monkeypatch.setattr(table2.baselines, "methods", lambda: {"svgd": Spy})
+    config = harness.changed(
+        table2.CONFIG, {"methods": ("svgd",), "validation_rows": 3, "batch_size": 1}
+    )
+    table2.execute(table2.grid(config)[0])
+    assert (126 * seen["learned"]).round().tolist() == [0, 1, 2, 3, 4]
+    assert (126 * seen["scored"]).round().tolist() == [5, 6, 7]
 
 
 def test_table2_has_the_papers_rows_two_networks_and_the_control():
