@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from s2vgd import S2VGDClassifier, S2VGDRegressor
 from s2vgd.bnn import BNN, Batch
 from s2vgd.errors import DivergedError
 from s2vgd.estimators import _fitting
-from s2vgd.estimators._noise import Rows, best_share, frozen
+from s2vgd.estimators._noise import Rows, frozen
+from s2vgd.estimators._trials import Trial, best_share, best_spread
 from s2vgd.likelihoods import HeteroscedasticGaussian
 from s2vgd.networks import MLP
 from s2vgd.priors import FixedPrior
@@ -82,18 +84,46 @@ def test_free_rows_are_scored_by_the_model_itself():
     assert not np.isclose(Rows.of(batch, True).model(bnn).log_joint(particle, batch), wanted)
 
 
+def trial(loc, scale, y, weight=None):
+    """Return a trial of normal components, (S, N)."""
+    weight = np.ones(len(y)) if weight is None else weight
+    return Trial("normal", {"loc": np.array(loc), "scale": np.array(scale)}, y, weight)
+
+
 def test_best_share_is_the_best_of_those_offered():
-    free, tied = RNG.normal(size=(2, 40))
-    weight = RNG.uniform(0, 2, size=40)
+    y, weight = RNG.normal(size=40), RNG.uniform(0, 2, size=40)
+    free = trial(RNG.normal(size=(1, 40)), np.ones((1, 40)), y, weight)
+    tied = trial(RNG.normal(size=(1, 40)), np.ones((1, 40)), y, weight)
     shares = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
-    pools = [(1 - s) * np.exp(free) + s * np.exp(tied) for s in shares]
+    densities = [stats.norm(t.components["loc"][0], 1).pdf(y) for t in (free, tied)]
+    pools = [(1 - s) * densities[0] + s * densities[1] for s in shares]
     scores = [np.sum(weight * np.log(pool)) for pool in pools]
-    assert best_share(free, tied, weight, shares) == shares[np.argmax(scores)]
-    assert 0 < best_share(free, tied, weight, shares) < 1
-    assert best_share(free, free - 1, None, shares) == 0.0
-    assert best_share(free, free + 1, None, shares) == 1.0
-    # A kind that thinks a row impossible takes no part.
-    assert best_share(free, np.where(weight > 1, -np.inf, free + 0.1), None, shares) < 1.0
+    assert best_share(free, tied, shares) == shares[np.argmax(scores)]
+    assert 0 < best_share(free, tied, shares) < 1
+    right = trial(y[None], np.ones((1, 40)), y)
+    assert best_share(right, tied, shares) == 0.0
+    assert best_share(tied, right, shares) == 1.0
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+def test_best_spread_undoes_predictions_that_are_too_wide_or_too_narrow(factor):
+    """4000 outcomes from the pool itself: the factor is found to 5 %."""
+    n, share = 4000, 0.25
+    means = RNG.normal(size=n)
+    free, tied = means + np.array([[-1.0], [0.0]]), means + np.array([[1.0], [2.0]])
+    kinds = np.where(RNG.uniform(size=n) < share, RNG.integers(2, 4, n), RNG.integers(0, 2, n))
+    y = np.concatenate([free, tied])[kinds, np.arange(n)] + 0.5 * RNG.normal(size=n)
+    centre = (1 - share) * free.mean(axis=0) + share * tied.mean(axis=0)
+    parts = [
+        trial(centre + factor * (loc - centre), np.full((2, n), 0.5 * factor), y)
+        for loc in (free, tied)
+    ]
+    np.testing.assert_allclose(best_spread(*parts, share), 1 / factor, rtol=0.05)
+
+
+def test_best_spread_stays_near_one_where_there_are_few_rows():
+    few = trial(np.zeros((2, 5)), np.ones((2, 5)), np.zeros(5))
+    assert 0.8 < best_spread(few, few, 0.5) < 0.95  # all five were hit exactly
 
 
 # -- noise="auto" ---------------------------------------------------------------------------------
@@ -130,7 +160,9 @@ def test_draws_of_both_kinds_are_one_posterior(half, settings, tmp_path):
     model.save(tmp_path / "model", rows=True)
     back = S2VGDRegressor.load(tmp_path / "model")
     assert (back.noise_, back.constant_share_) == ("mixed", 0.5)
-    np.testing.assert_array_equal(back.predict(x), model.predict(x))
+    assert back.spread_ == model.spread_ != 1.0
+    for mine, theirs in zip(model.predict(x, True), back.predict(x, True), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
     for each in (model, back):
         each.partial_fit(x[:20], y[:20])
     np.testing.assert_array_equal(back.predict(x), model.predict(x))

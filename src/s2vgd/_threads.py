@@ -22,7 +22,7 @@ def n_cores() -> int:
 def with_same_precision(function: Callable[..., T]) -> Callable[..., T]:
     """Return the function as it is to be called in another thread."""
     x64 = bool(jax.config.read("jax_enable_x64"))
-    products = jax.config.jax_default_matmul_precision
+    products = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009
 
     def call(*arguments: Any) -> T:
         with jax.enable_x64(x64), jax.default_matmul_precision(products):

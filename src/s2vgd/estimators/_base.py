@@ -21,10 +21,11 @@ from s2vgd.errors import DivergedError, ModelFileError
 from s2vgd.estimators import _fitting
 from s2vgd.estimators._parameters import check_integer, check_parameters, jsonable
 from s2vgd.estimators._rows import ROWS
+from s2vgd.estimators._trials import Trial
 from s2vgd.likelihoods import Likelihood
 from s2vgd.networks import MLP
 from s2vgd.posterior import Posterior, restore_particles
-from s2vgd.predictive import Predictive, from_components
+from s2vgd.predictive import Predictive
 from s2vgd.priors import FixedPrior, HierarchicalPrior, Prior
 from s2vgd.refine import RefinementWarning
 from s2vgd.scaling import Scaler
@@ -107,7 +108,7 @@ class S2VGDEstimator(BaseEstimator):
         for steps in _fitting.STEPS_TO_CHOOSE_FROM:
             recipe = self._recipe(len(x))._replace(steps=steps, purpose=f"trying {steps} steps: ")
             try:
-                density = self._trial(x, y, weight, recipe)(slice(None))
+                density = self._trial(x, y, weight, recipe).log_prob()
             except DivergedError:
                 if self._steps is None:
                     raise
@@ -119,8 +120,8 @@ class S2VGDEstimator(BaseEstimator):
 
     def _trial(
         self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, recipe: _fitting.Recipe
-    ) -> Callable[[slice], np.ndarray]:
-        """Fit without the held-out rows; return how likely some of the draws think those are.
+    ) -> Trial:
+        """Fit without the held-out rows; return what the draws say about those.
 
         The trial differs from the fit in the weights of the rows alone, which are zero for those
         held out, so that nothing is compiled for it that the fit will not use.
@@ -135,12 +136,7 @@ class S2VGDEstimator(BaseEstimator):
             result = _fitting.fit(self._model(x, y), data, recipe, self._seed)
             components = result.posterior.components(data.x[held_out])
         family = result.posterior.bnn.likelihood.family
-
-        def log_density(draws: slice) -> np.ndarray:
-            some = {name: value[draws] for name, value in components.items()}
-            return from_components(family, some, squeeze=False).log_prob(data.y[held_out])
-
-        return log_density
+        return Trial(family, components, np.asarray(data.y[held_out]), weight[held_out])
 
     def _partial_fit_rows(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
         self._check_parameters()

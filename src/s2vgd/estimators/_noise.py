@@ -2,8 +2,8 @@
 
 Both are networks with two outputs a target, the second of which moves the noise off its level. In
 a particle whose noise is tied that output is taken to be zero; :func:`frozen` makes it zero by the
-weights, and from then on the two kinds are alike. How many particles are to be tied,
-:func:`best_share` finds from rows that were held out.
+weights, and from then on the two kinds are alike. How many particles are to be tied is decided in
+:mod:`s2vgd.estimators._trials`.
 """
 
 from __future__ import annotations
@@ -76,24 +76,4 @@ def frozen(particles: Any) -> Any:
             kernel = unstructured(kernel, last["kernel"])
         return {**particle, "weights": (*hidden, {"kernel": kernel, "bias": bias})}
 
-    # One by one: XLA may hang over very many triangular systems, which K > 1 needs, at once.
-    return jax.lax.map(one, particles)
-
-
-def best_share(
-    free: np.ndarray, tied: np.ndarray, weight: np.ndarray | None, shares: np.ndarray
-) -> float:
-    """Return the share of tied draws whose pool predicts held-out rows best.
-
-    Parameters
-    ----------
-    free, tied : array, shape (N,)
-        Log predictive densities of the rows under either kind.
-    weight : array, shape (N,), optional
-        How often each row counts.
-    shares : array
-        The shares to choose from, between 0 and 1.
-    """
-    with np.errstate(divide="ignore"):
-        pooled = np.logaddexp(np.log1p(-shares)[:, None] + free, np.log(shares)[:, None] + tied)
-    return float(shares[np.argmax(np.average(pooled, axis=1, weights=weight))])
+    return jax.vmap(one)(particles)

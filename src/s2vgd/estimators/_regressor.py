@@ -13,8 +13,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from s2vgd.estimators import _fitting
 from s2vgd.estimators._base import S2VGDEstimator, _held_out
-from s2vgd.estimators._noise import best_share
 from s2vgd.estimators._rows import ROWS, weighted_rows
+from s2vgd.estimators._trials import best_share, best_spread
 from s2vgd.likelihoods import Gaussian, HeteroscedasticGaussian, Laplace, Likelihood, StudentT
 from s2vgd.priors import FixedPrior, HierarchicalPrior, Prior
 from s2vgd.refine import length_of
@@ -41,8 +41,9 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         The diagonals of a structured weight; with ``reflections=0`` and None it is plain SVGD.
     noise : {"input", "constant", "auto", "student_t", "laplace"}, default="input"
         Gaussian noise that depends on the input, or of one size everywhere; or "auto": some chains
-        of either kind, in the proportion that predicts a held-out sixth of the training rows best,
-        which takes about half as long again. The last two are for data with outliers.
+        of either kind, in the proportion and with the spread that predict a held-out sixth of the
+        training rows best, which takes about half as long again. The last two are for data with
+        outliers.
     prior : {"auto", "hierarchical"} or float, default="auto"
         Learned variances of the weights a layer, eq. (fullmode), or a fixed variance. "auto" is
         1.0 with refinement, "hierarchical" without.
@@ -89,6 +90,9 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         The noise model in use. With ``noise="auto"`` "input", "constant", or "mixed" for both.
     constant_share_ : float
         The share of the draws whose noise has one size everywhere.
+    spread_ : float
+        What all deviations from the mean prediction are multiplied by: one, unless ``noise="auto"``
+        found on the held-out rows that predictions are too wide or too narrow.
     n_features_in_, feature_names_in_, n_iter_
         As in scikit-learn.
 
@@ -253,7 +257,7 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         return weighted_rows(x, np.asarray(y, np.float64).reshape(len(x), -1), sample_weight)
 
     def _fit_rows(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> None:
-        self.noise_, self._tied = self.noise, None
+        self.noise_, self._tied, self.spread_ = self.noise, None, 1.0
         super()._fit_rows(x, y, weight)
 
     def _needs_trial(self) -> bool:
@@ -261,15 +265,16 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
 
     def _choose(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
         if self.noise == "auto":
-            self._tied = self._choose_share(x, y, weight)
+            self._tied, self.spread_ = self._choose_noise(x, y, weight)
             self.noise_ = {0.0: "input", 1.0: "constant"}.get(self._tied, "mixed")
         super()._choose(x, y, weight)
 
-    def _choose_share(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> float:
-        """Return the share of constant noise that predicts held-out rows of the data best."""
-        held_out = _held_out(len(x))
-        if len(held_out) == 0:
-            return 1.0
+    def _choose_noise(
+        self, x: np.ndarray, y: np.ndarray, weight: np.ndarray
+    ) -> tuple[float, float]:
+        """Return the share of constant noise and the spread that predict held-out rows best."""
+        if len(_held_out(len(x))) == 0:
+            return 1.0, 1.0
         recipe = self._recipe(len(x))
         n = recipe.n_particles
         # Both kinds need a particle for the trial. Chains run two by two.
@@ -280,11 +285,11 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         if recipe.refine is not None:  # half as long is long enough to compare
             length = length_of(recipe.refine, self.warmup, self.draws, self.thin)
             recipe = recipe._replace(warmup=-(-length.warmup // 2), thin=-(-length.thin // 2))
-        log_density = self._trial(x, y, weight, recipe)
+        trial = self._trial(x, y, weight, recipe)
         n_free = recipe.n_free(both) * recipe.draws_each
-        shares = np.append(np.arange(0, n, unit) / n, 1.0)
-        free, tied = log_density(slice(n_free)), log_density(slice(n_free, None))
-        return best_share(free, tied, weight[held_out], shares)
+        free, tied = trial.of(slice(n_free)), trial.of(slice(n_free, None))
+        share = best_share(free, tied, np.append(np.arange(0, n, unit) / n, 1.0))
+        return share, best_spread(free, tied, share)
 
     def _recipe(self, n_rows: int) -> _fitting.Recipe:
         return super()._recipe(n_rows)._replace(tied=self._tied)
@@ -312,6 +317,7 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
             "shift": self._y_scaler.shift,
             "scale": self._y_scaler.scale,
             "squeeze": self._squeeze,
+            "spread": self.spread_,
         }
 
     def _target_arrays(self) -> dict[str, np.ndarray]:
@@ -323,13 +329,14 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
             "noise": self.noise_,
             "tied": self._tied,
             "floor": self._floor,
+            "spread": self.spread_,
         }
 
     def _restore_targets(self, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
         self._y_scaler = Scaler(arrays["y_shift"], arrays["y_scale"])
         self._squeeze = bool(metadata["squeeze"])
         self.noise_, self._floor = metadata["noise"], metadata["floor"]
-        self._tied = metadata["tied"]
+        self._tied, self.spread_ = metadata["tied"], float(metadata["spread"])
         if self._tied is not None and not 0.0 <= self._tied <= 1.0:
             raise ValueError(f"the share of constant noise is {self._tied}")
         self._likelihood()  # to refuse a noise that there is not

@@ -305,7 +305,11 @@ def _details(model: Any) -> dict[str, Any]:
     """Return what one of our estimators chose inside the training rows, and how its chains did."""
     found: dict[str, Any] = {}
     if hasattr(model, "noise_"):
-        found |= {"constant_share": model.constant_share_, "steps": model.n_iter_}
+        found |= {
+            "constant_share": model.constant_share_,
+            "spread": model.spread_,
+            "steps": model.n_iter_,
+        }
     if getattr(model, "diagnostics_", None) is not None:
         found["r_hat"] = float(np.median(model.diagnostics_.r_hat))
         found["effective_draws"] = float(np.median(model.diagnostics_.effective_draws))

@@ -22,6 +22,7 @@ __all__ = [
     "Predictive",
     "concatenate",
     "from_components",
+    "spread_out",
 ]
 
 
@@ -33,6 +34,7 @@ def from_components(
     scale: ArrayLike | None = None,
     classes: ArrayLike | None = None,
     squeeze: bool = True,
+    spread: float = 1.0,
 ) -> Predictive:
     """Build the predictive of S draws from a likelihood's components.
 
@@ -50,6 +52,8 @@ def from_components(
         Classification only: the labels. Default: 0, 1, ...
     squeeze : bool
         Whether results for one target are (N,), the default, or (N, 1).
+    spread : float
+        Regression only: a factor on all deviations from the mean of a row, see :func:`spread_out`.
 
     Returns
     -------
@@ -58,9 +62,10 @@ def from_components(
     if family not in ("categorical", "bernoulli"):
         if classes is not None:
             raise ValueError(f"classes has no meaning for family {family!r}")
+        components = components if spread == 1.0 else spread_out(components, spread)
         return MixturePredictive(family, components, shift=shift, scale=scale, squeeze=squeeze)
-    if shift is not None or scale is not None:
-        raise ValueError(f"shift and scale have no meaning for family {family!r}")
+    if shift is not None or scale is not None or spread != 1.0:
+        raise ValueError(f"shift, scale and spread have no meaning for family {family!r}")
     if set(components) != {"logits"}:
         raise ValueError(
             f"components of family {family!r} must have the key 'logits', got {sorted(components)}"
@@ -76,6 +81,29 @@ def from_components(
             )
         logits = np.stack([np.zeros_like(logits), logits], axis=-1)
     return CategoricalPredictive(logits, classes=classes)
+
+
+def spread_out(
+    components: Mapping[str, ArrayLike], factor: float, centre: ArrayLike | None = None
+) -> dict[str, ArrayLike]:
+    """Multiply the deviations from the mean by a factor, of locations and of noise alike.
+
+    Parameters
+    ----------
+    components : mapping
+        Those of a regression, see :func:`from_components`.
+    factor : float
+        Above one for wider predictions, below one for narrower ones.
+    centre : array_like, shape of one draw of ``"loc"``, optional
+        The mean; that of the draws by default.
+    """
+    if not 0 < factor < np.inf:
+        raise ValueError(f"spread must be positive and finite, got {factor!r}")
+    loc = np.asarray(components["loc"])
+    mean = (loc.mean(axis=0) if centre is None else np.asarray(centre)).astype(loc.dtype)
+    factor = loc.dtype.type(factor)
+    scale = factor * np.asarray(components["scale"])
+    return {**components, "loc": mean + factor * (loc - mean), "scale": scale}
 
 
 def concatenate(parts: Sequence[Predictive]) -> Predictive:

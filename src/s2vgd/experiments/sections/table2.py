@@ -30,8 +30,8 @@ def section(rows: Iterable[Row]) -> Section:
     return Section(
         title="Table 2: MNIST",
         about="Two hidden layers, relu, 20 particles, batches of 100, pixels divided by 126, no "
-        "augmentation; 60,000 training and 10,000 test images. Learning rates and numbers of epochs "
-        "were chosen on 10,000 of the training images, the last iterate is scored, and no "
+        "augmentation; 60,000 training and 10,000 test images. Learning rates and epochs were "
+        "chosen on 10,000 of the training images, the last iterate is scored, and no "
         "statistics of test images are used.",
         claims=[*caution(groups), *_claims(groups)],
         tables=[
