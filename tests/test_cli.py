@@ -151,6 +151,8 @@ def test_forced_task(workspace, tmp_path):
         (["--target", "price", "--hidden", "fifty"], "positive whole numbers"),
         (["--target", "price", "--hidden", "0"], "positive whole numbers"),
         (["--target", "price", "--particles", "0"], "--particles"),
+        (["--target", "price", "--steps", "0"], "--steps"),
+        (["--target", "price", "--steps", "many"], "positive whole number or 'auto'"),
         (["--target", "price", "--task", "ranking"], "--task"),
         ([], "--target"),
     ],

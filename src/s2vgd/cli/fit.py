@@ -44,7 +44,10 @@ def fit(
         Literal["none", "auto", "mclmc", "hmc", "nuts", "sghmc"] | None,
         typer.Option(help="Sampler that refines the particles."),
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="SVGD steps.")] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(help="SVGD steps, or 'auto' (with --refine none) to find out how many."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all randomness.")] = 0,
     drop: Annotated[list[str] | None, typer.Option(help="Column to leave out; repeatable.")] = None,
     categorical: Annotated[
@@ -78,7 +81,7 @@ def fit(
         "reflections": reflections,
         "noise": noise,
         "refine": refine,
-        "steps": steps,
+        "steps": _count_or_auto(steps),
     }
     frame = read_table(data)
     codec = TableCodec.fit(frame, target, task=task, drop=drop or (), categorical=categorical or ())
@@ -120,6 +123,16 @@ def _layers(hidden: str | None) -> tuple[int, ...] | None:
             param_hint="--hidden",
         )
     return layers
+
+
+def _count_or_auto(steps: str | None) -> int | str | None:
+    if steps is None or steps == "auto":
+        return steps
+    if not steps.isdecimal() or int(steps) < 1:
+        raise typer.BadParameter(
+            f"expected a positive whole number or 'auto', got {steps!r}", param_hint="--steps"
+        )
+    return int(steps)
 
 
 def _announce(codec: TableCodec, task: str, y: np.ndarray, n_dropped: int) -> None:
