@@ -358,6 +358,24 @@ def test_mnist_sentences_follow_the_errors():
     assert "single seed" in said(one, "Claim, MNIST 400-400: S²VGD improves")
 
 
+def test_one_seed_of_the_control_decides_nothing_and_held_out_images_are_no_test():
+    def row(method, widths, seed, error, **more):
+        config = {"hidden": list(widths), **more}
+        return line("table2", method, "mnist", seed=seed, config=config, metrics={"error": error})
+
+    ours = [row("s2vgd_k10", (400, 400), seed, 1.2 + 0.01 * seed) for seed in range(3)]
+    held_out = [row("s2vgd_k10", (400, 400), seed, 0.1, validation_rows=10) for seed in range(9)]
+    one = table2.section([*ours, *held_out, row("svgd", (415, 415), 0, 1.5)])
+    control = said(one, "Claim: it is the structure")
+    assert "cannot be judged from a single seed: S²VGD (K=10) at 400-400 has 1.21 %" in control
+
+
+def test_the_best_is_sought_among_methods_that_have_run_on_all_splits():
+    lucky = line(method="gp", dataset="boston", metrics=scored(0.1, 99.0))
+    section = section1.section([*table1_rows(gain=0.5), lucky])
+    assert "on all splits: S²VGD on boston" in said(section, "Claim: state-of-the-art")
+
+
 def test_covertype_sentences_follow_the_accuracies():
     def rows(values):
         return [

@@ -112,11 +112,14 @@ def _stein(groups: Groups) -> list[str]:
 def _state_of_the_art(groups: Groups) -> list[str]:
     best: dict[str, list[str]] = {}
     for name in _sets(groups, ["s2vgd"]):
-        means = {
-            method: _mean(groups, name, method, "log_likelihood")
+        found = {
+            method: estimate(finished(groups, (name, method)), "log_likelihood")
             for dataset, method in groups
-            if dataset == name and method != PEEKED and finished(groups, (name, method))
+            if dataset == name and method != PEEKED
         }
+        most = max(each.n for each in found.values() if each)
+        # A method that was run on an easy split or two must not be called the best.
+        means = {method: each.mean for method, each in found.items() if each and each.n == most}
         if len(means) > 1:
             best.setdefault(max(means, key=lambda m: means[m]), []).append(name)
     if not best:
@@ -127,7 +130,7 @@ def _state_of_the_art(groups: Groups) -> list[str]:
     holds = "holds up" if 2 * own > n else "does not hold up"
     return [
         f"Claim: state-of-the-art results. It {holds} for S²VGD as the paper has it, which is "
-        f"first in log-likelihood on {own} of {n} sets. Highest of all methods run: "
+        f"first in log-likelihood on {own} of {n} sets. Highest of all methods run on all splits: "
         f"{'; '.join(parts)}."
     ]
 

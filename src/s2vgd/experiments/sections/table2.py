@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from s2vgd.experiments.records import Row
 from s2vgd.experiments.sections import Section, Table, caution, finished, in_order, label, listed
-from s2vgd.experiments.summary import Groups, estimate, grouped, text, written
+from s2vgd.experiments.summary import Estimate, Groups, estimate, grouped, text, written
 from s2vgd.experiments.table2 import CONFIG, CONTROL, PAPER, Widths
 
 _SCORES = {
@@ -122,21 +123,32 @@ def _ahead(groups: Groups, widths: Widths) -> list[str]:
         a, b = (_error(groups, widths, method) for method in (first, second))
         if a is None or b is None:
             continue
-        gain, doubt = b.mean - a.mean, (a.error**2 + b.error**2) ** 0.5
-        if doubt != doubt:
-            verdict = "cannot be judged from a single seed"
-        elif gain > 2 * doubt:
-            verdict = "holds up"
-        elif gain > doubt:
-            verdict = "holds up, by more than one standard error but not two"
-        else:
-            verdict = "does not hold up: the difference is within a standard error or the wrong way"
         said.append(
-            f"Claim, MNIST {_name(widths)}: {claim}. It {verdict}: {label(first)} {a.mean:.2f} % "
-            f"against {label(second)} {b.mean:.2f} %"
-            + (f", a lead of {gain:.2f} ± {doubt:.2f}." if doubt == doubt else ".")
+            f"Claim, MNIST {_name(widths)}: {claim}. It {_verdict(a, b)}: {label(first)} "
+            f"{a.mean:.2f} % against {label(second)} {b.mean:.2f} %{_lead(a, b)}."
         )
     return said
+
+
+def _difference(a: Estimate, b: Estimate) -> tuple[float, float]:
+    return b.mean - a.mean, (a.error**2 + b.error**2) ** 0.5
+
+
+def _verdict(a: Estimate, b: Estimate) -> str:
+    """Say whether the first has fewer errors than the second."""
+    gain, doubt = _difference(a, b)
+    if math.isnan(doubt):
+        return "cannot be judged from a single seed"
+    if gain > 2 * doubt:
+        return "holds up"
+    if gain > doubt:
+        return "holds up, by more than one standard error but not two"
+    return "does not hold up: the difference is within a standard error or the wrong way"
+
+
+def _lead(a: Estimate, b: Estimate) -> str:
+    gain, doubt = _difference(a, b)
+    return "" if math.isnan(doubt) else f", a lead of {gain:.2f} ± {doubt:.2f}"
 
 
 def _bayesian(groups: Groups, widths: Widths) -> list[str]:
@@ -159,10 +171,10 @@ def _control(groups: Groups) -> list[str]:
     a, b = _error(groups, CONFIG.networks[0], "s2vgd_k10"), _error(groups, CONTROL, "svgd")
     if a is None or b is None:
         return []
-    holds = "holds up" if a.mean < b.mean else "does not hold up"
     return [
-        f"Claim: it is the structure and not the number of parameters. It {holds}: S²VGD (K=10) at "
-        f"400-400 has {a.mean:.2f} % errors, SVGD at {_name(CONTROL)} {b.mean:.2f} %."
+        f"Claim: it is the structure and not the number of parameters. It {_verdict(a, b)}: S²VGD "
+        f"(K=10) at 400-400 has {a.mean:.2f} % errors, SVGD at {_name(CONTROL)} {b.mean:.2f} %"
+        f"{_lead(a, b)}."
     ]
 
 
