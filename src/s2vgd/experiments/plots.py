@@ -36,6 +36,7 @@ def dots(
     label: str,
     marked: float | None = None,
     band: tuple[float, float] | None = None,
+    linear: float | None = None,
 ) -> Figure:
     """Draw an estimate for each name and method, with two standard errors to either side.
 
@@ -49,6 +50,9 @@ def dots(
         Where to draw a line.
     band : pair of float, optional
         What to shade.
+    linear : float, optional
+        Where the axis, linear around zero, becomes logarithmic, so that one method far off does not
+        push all the others together.
     """
     names = list(dict.fromkeys(name for found in series.values() for name in found))
     figure, (axis,) = panels(1, height=1.2 + 0.55 * len(names), width=8.4)
@@ -72,6 +76,13 @@ def dots(
         axis.axvspan(*band, color=INK, alpha=0.1, linewidth=0)
     if marked is not None:
         axis.axvline(marked, color=INK, linewidth=0.8)
+    if linear is not None:
+        axis.set_xscale("symlog", linthresh=linear, linscale=2)
+        low, high = axis.get_xlim()
+        steps = [0.0] + [sign * linear * s for s in (0.5, 1, 2, 5, 10, 20) for sign in (-1, 1)]
+        ticks = sorted(step for step in steps if low <= step <= high)
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_xticks([], minor=True)
     axis.set(xlabel=label, yticks=range(len(names)), yticklabels=names)
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)

@@ -144,9 +144,12 @@ def _drawings(groups: Groups, sets: Sequence[str], methods: Sequence[str]) -> li
         drawings.append(
             Drawing(
                 "table1_log_likelihood",
-                plots.dots(lead, "log-likelihood minus the paper's for S²VGD", marked=0.0),
+                plots.dots(
+                    lead, "log-likelihood minus the paper's for S²VGD", marked=0.0, linear=1.0
+                ),
                 "Test log-likelihood a row relative to what the paper prints for S²VGD (the line): "
-                "to the right is better. Bars are two standard errors over the splits.",
+                "to the right is better. Bars are two standard errors over the splits. Beyond 1 "
+                "the axis is logarithmic.",
             )
         )
         drawings.append(
