@@ -1,7 +1,7 @@
 """Draw the figures of the documentation with the library itself: ``python docs/make_figures.py``.
 
-Every figure comes from one fixed seed. The SVG files in ``docs/figures`` are what this wrote; it
-takes a few minutes on two cores.
+Every figure comes from one fixed seed, or from the committed results. The SVG files in
+``docs/figures`` are what this wrote; it takes a few minutes on two cores.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import optax
 from matplotlib.figure import Figure
 
 from s2vgd import svgd
-from s2vgd.experiments import demo, figures, report
+from s2vgd.experiments import demo, figures, records, report
+from s2vgd.experiments.sections import table1
 from s2vgd.refine import refine
 from s2vgd.structure import Structure, orthogonal, structure_weights
 from s2vgd.training import cosine_adam, train
@@ -129,6 +130,13 @@ def uncertainty_figure(problem: demo.Problem, result: demo.Result) -> Figure:
     return figure
 
 
+def table1_figure() -> Figure:
+    """Draw the log-likelihoods of Table 1, from the committed results."""
+    rows = records.read(OUT.parents[1] / "results" / "table1.jsonl")
+    (drawing,) = [d for d in table1.section(rows).drawings if d.name == "table1_log_likelihood"]
+    return drawing.figure
+
+
 def main() -> None:
     """Draw them all."""
     toy = demo.toy_problem(seed=0)
@@ -139,6 +147,7 @@ def main() -> None:
         "structure": structure_figure(),
         "svgd": svgd_figure(),
         "collapse": collapse_figure(),
+        "table1": table1_figure(),
         "toy": demo.toy_figure(toy, {method: result.model for method, result in fitted.items()}),
         "uncertainty": uncertainty_figure(toy, fitted[demo.REFINED]),
         "calibration": figures.calibration(
