@@ -11,6 +11,7 @@ from scipy.stats import wasserstein_distance
 from sklearn.metrics import roc_auc_score
 
 from s2vgd import datasets
+from s2vgd.errors import DivergedError
 from s2vgd.experiments import (
     bde,
     contenders,
@@ -69,6 +70,39 @@ def test_table1_runs_every_method_on_the_published_splits():
     assert len({r.key for r in runs}) == len(runs)
     widths = {(r.dataset, r.config["hidden"][0], r.config.get("batch_size")) for r in runs}
     assert {("protein", 100, 1000), ("boston", 50, 100)} < widths
+
+
+@pytest.mark.parametrize(
+    ("noise", "chosen"),
+    [
+        ({1000: 3.0, 4000: 1.0, 16_000: 2.0}, 4000),
+        ({1000: 1.0, 4000: 2.0, 16_000: 0.5}, 1000),  # the search ends with the first that is worse
+        ({1000: 3.0, 4000: 2.0, 16_000: 1.0}, 16_000),
+        ({1000: 3.0, 4000: 2.0, 16_000: None}, 4000),  # diverges
+    ],
+)
+def test_a_rival_learns_as_long_as_held_out_training_rows_gain(noise, chosen):
+    """Outcomes are standard normal, and so the rival whose noise is nearest to one is the best."""
+    seen = []
+
+    class Rival:
+        def __init__(self, steps):
+            self.steps = steps
+
+        def fit(self, x, y):
+            if noise[self.steps] is None:
+                raise DivergedError("diverged", step=1, quantity="particles")
+            seen.append((self.steps, len(x)))
+            return self
+
+        def predict_dist(self, x):
+            parts = {"loc": np.zeros((1, len(x))), "scale": np.full((1, len(x)), noise[self.steps])}
+            return from_components("normal", parts)
+
+    y = np.random.default_rng(0).normal(size=600)
+    model = contenders.Tuned(Rival).fit(y[:, None], y)
+    assert model.n_iter_ == chosen
+    assert seen[-1] == (chosen, 600) and all(n == 500 for _, n in seen[:-1])
 
 
 def test_table2_can_choose_settings_without_the_test_images(monkeypatch):

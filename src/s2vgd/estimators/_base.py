@@ -21,7 +21,7 @@ from s2vgd.errors import DivergedError, ModelFileError
 from s2vgd.estimators import _fitting
 from s2vgd.estimators._parameters import check_integer, check_parameters, jsonable
 from s2vgd.estimators._rows import ROWS
-from s2vgd.estimators._trials import Trial
+from s2vgd.estimators._trials import STEPS_TO_CHOOSE_FROM, Trial, held_out_rows
 from s2vgd.likelihoods import Likelihood
 from s2vgd.networks import MLP
 from s2vgd.posterior import Posterior, restore_particles
@@ -101,11 +101,11 @@ class S2VGDEstimator(BaseEstimator):
 
     def _choose(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
         """Choose what is left to be chosen, by how well it predicts rows that are held out."""
-        held_out = _held_out(len(x))
+        held_out = held_out_rows(len(x))
         if self.steps != "auto" or self.refine is not None or len(held_out) == 0:
             return
         best = -np.inf
-        for steps in _fitting.STEPS_TO_CHOOSE_FROM:
+        for steps in STEPS_TO_CHOOSE_FROM:
             recipe = self._recipe(len(x))._replace(steps=steps, purpose=f"trying {steps} steps: ")
             try:
                 density = self._trial(x, y, weight, recipe).log_prob()
@@ -126,7 +126,7 @@ class S2VGDEstimator(BaseEstimator):
         The trial differs from the fit in the weights of the rows alone, which are zero for those
         held out, so that nothing is compiled for it that the fit will not use.
         """
-        held_out = _held_out(len(x))
+        held_out = held_out_rows(len(x))
         left = weight.copy()
         left[held_out] = 0.0
         recipe = recipe._replace(checkpoint_dir=None)
@@ -363,8 +363,3 @@ class S2VGDEstimator(BaseEstimator):
 
     def _restore_targets(self, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
         raise NotImplementedError
-
-
-def _held_out(n_rows: int) -> np.ndarray:
-    """Return the rows on which choices are made: a sixth, the same for every choice."""
-    return np.random.default_rng(0).permutation(n_rows)[: n_rows // 6]

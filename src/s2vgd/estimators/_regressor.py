@@ -12,9 +12,9 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from s2vgd.estimators import _fitting
-from s2vgd.estimators._base import S2VGDEstimator, _held_out
+from s2vgd.estimators._base import S2VGDEstimator
 from s2vgd.estimators._rows import ROWS, weighted_rows
-from s2vgd.estimators._trials import best_share, best_spread
+from s2vgd.estimators._trials import best_share, best_spread, held_out_rows
 from s2vgd.likelihoods import Gaussian, HeteroscedasticGaussian, Laplace, Likelihood, StudentT
 from s2vgd.priors import FixedPrior, HierarchicalPrior, Prior
 from s2vgd.refine import length_of
@@ -273,7 +273,7 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         self, x: np.ndarray, y: np.ndarray, weight: np.ndarray
     ) -> tuple[float, float]:
         """Return the share of constant noise and the spread that predict held-out rows best."""
-        if len(_held_out(len(x))) == 0:
+        if len(held_out_rows(len(x))) == 0:
             return 1.0, 1.0
         recipe = self._recipe(len(x))
         n = recipe.n_particles

@@ -19,6 +19,13 @@ from s2vgd.predictive import from_components, spread_out
 _SPREAD_EXPECTED = 0.2
 _SPREAD_LIMITS = 0.2, 2.5
 
+STEPS_TO_CHOOSE_FROM = (1000, 4000, 16_000)
+
+
+def held_out_rows(n_rows: int) -> np.ndarray:
+    """Return the rows on which choices are made: a sixth, the same for every choice."""
+    return np.random.default_rng(0).permutation(n_rows)[: n_rows // 6]
+
 
 class Trial(NamedTuple):
     """What draws of a trial fit say about the rows that were held out.
