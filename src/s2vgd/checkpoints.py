@@ -136,7 +136,7 @@ class Store:
         arrays, metadata, _ = files.load_directory(self._path, kind=KIND, max_version=VERSION)
         if metadata.keys() != _METADATA:
             raise ModelFileError(f"{self._path} is not a checkpoint of the training loop.")
-        if differing := _differences(metadata["identity"], self._identity):
+        if differing := differences(metadata["identity"], self._identity):
             raise ModelFileError(
                 f"the checkpoint in {self._path} belongs to another run, with other values of "
                 f"{', '.join(differing[:5])}. Use another checkpoint_dir, or resume=False to start "
@@ -213,7 +213,8 @@ def _same_fingerprint(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     )
 
 
-def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return the names of what two identities, as :func:`identify` gives them, disagree about."""
     differing = []
     for part, same in (("settings", operator.eq), ("arrays", _same_fingerprint)):
         one, other = stored[part], wanted[part]

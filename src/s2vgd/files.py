@@ -1,4 +1,4 @@
-"""Directories that hold named arrays and JSON: how anything of this library reaches a disk.
+"""Directories that hold named arrays and JSON: how models of this library reach a disk.
 
 A saved directory holds ``manifest.json`` and one safetensors file. Nothing is ever pickled, so
 nothing in a file can run when it is read. What the arrays mean (a posterior, a checkpoint) is the
@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2vgd import manifest
-from s2vgd.errors import ModelFileError
+from s2vgd.errors import DataError, ModelFileError
 
 try:
     import fcntl
@@ -124,6 +124,29 @@ def load_directory(
             arrays = manifest.decode_tensors(content, tensors)
             return arrays, content["metadata"], content["version"]
         raise ModelFileError("it is being rewritten faster than it can be read")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path whose file takes the place of `path` if the block ends well.
+
+    Raises
+    ------
+    DataError
+        If `path` is a directory, or there is none for it.
+    """
+    if path.is_dir():
+        raise DataError(f"{path} is a directory: name a file to write")
+    if not path.parent.is_dir():
+        raise DataError(f"there is no directory {path.parent} to write {path.name} to")
+    temporary = path.parent / f".s2vgd-{secrets.token_hex(8)}.tmp"
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def is_saved(path: str | os.PathLike[str]) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from s2vgd.cli import datasets, evaluate, fit, predict, report, reproduce
+from s2vgd.cli import datasets, evaluate, fit, news, predict, report, reproduce
 from s2vgd.cli.console import FriendlyGroup, print_line
 
 __all__ = ["app"]
@@ -56,6 +56,7 @@ for command in (
     report.report,
 ):
     app.command()(command)
+app.add_typer(news.app)
 
 
 @app.command()

@@ -29,8 +29,9 @@ def evaluate(
     from s2vgd.cli.models import load_model
     from s2vgd.cli.plots import plot_calibration
     from s2vgd.cli.scores import join, metric_rows, score_rows, summarise
-    from s2vgd.cli.tables import iter_table, replacing
+    from s2vgd.cli.tables import iter_table
     from s2vgd.errors import DataError
+    from s2vgd.files import replacing
 
     if out is not None and out.exists() and not out.is_dir():
         raise DataError(f"--out {out} exists and is not a directory")

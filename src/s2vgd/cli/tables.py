@@ -12,9 +12,7 @@ import contextlib
 import csv
 import gzip
 import lzma
-import os
 import re
-import secrets
 import shutil
 import sys
 import tempfile
@@ -29,6 +27,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from s2vgd.errors import DataError
+from s2vgd.files import replacing
 
 _TEXT_SUFFIXES = {"", ".csv", ".tsv", ".tab", ".txt", ".data"}
 _PARQUET_SUFFIXES = {".parquet", ".pq"}
@@ -151,21 +150,6 @@ def _even_pieces(batches: Iterable[pyarrow.RecordBatch], rows: int) -> Iterator[
             held = [table.slice(whole)]
     if sum(piece.num_rows for piece in held) > 0:
         yield pyarrow.concat_tables(held)
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path whose file takes the place of `path` if the block ends well."""
-    if path.is_dir():
-        raise DataError(f"{path} is a directory: name a file to write")
-    if not path.parent.is_dir():
-        raise DataError(f"there is no directory {path.parent} to write {path.name} to")
-    temporary = path.parent / f".s2vgd-{secrets.token_hex(8)}.tmp"
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

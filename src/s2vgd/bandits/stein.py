@@ -1,0 +1,253 @@
+"""Stein Thompson sampling, Algorithm 1, with S²VGD or SVGD; one particle makes it epsilon-greedy.
+
+The posterior is a set of particles that SVGD moves on the log joint of everything seen; a decision
+draws one of them and takes the action that it expects most of. This file joins
+:mod:`s2vgd.bnn` and :mod:`s2vgd.svgd` to the protocol of agents and nothing more.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import optax
+from jax import Array
+
+from s2vgd import svgd
+from s2vgd.bandits import buffer as replay_buffer
+from s2vgd.bandits.agents import Agent, Choice, check_epsilon, choose, warm_up
+from s2vgd.bandits.buffer import Buffer
+from s2vgd.bandits.contexts import Context, ContextShape
+from s2vgd.bandits.heads import Head, Inputs, Row, View, make_head
+from s2vgd.bandits.learning import Learning
+from s2vgd.bandits.randomised import IgnoringAnchors, RandomisedBNN, hold
+from s2vgd.bandits.rewards import RewardModel, gaussian
+from s2vgd.bnn import BNN, Batch, Particle
+from s2vgd.kernels import Kernel, rbf
+from s2vgd.priors import FixedPrior, Prior, check_count, check_positive
+from s2vgd.structure import Structure
+
+PLAIN = Structure(reflections=0, scales=None)
+"""No structure: the ordinary network of SVGD."""
+
+
+class State(NamedTuple):
+    """What the agent knows.
+
+    Attributes
+    ----------
+    learner : svgd.State
+        The particles, and what the optimiser remembers.
+    buffer : Buffer
+        The decisions to learn from.
+    """
+
+    learner: svgd.State
+    buffer: Buffer
+
+
+class Model(NamedTuple):
+    """A Bayesian network for the reward of an action; hashable."""
+
+    bnn: BNN
+    head: Head
+    reward: RewardModel
+
+    def expected(self, particle: Particle, context: Context) -> Array:
+        """Return the reward that one particle expects of each action, (A,)."""
+        candidates: Any = self.head.candidates(context)
+        outputs = self.bnn.outputs(particle, candidates)
+        return self.reward.expected(particle["likelihood"], outputs)
+
+    def log_joint(self, particle: Particle, rows: Row, n_total: Array) -> Array:
+        """Return the log joint of a particle and N observations, from rows (B, ...) of them."""
+        return self.bnn.log_joint(particle, self.batch(rows), n_total)
+
+    def batch(self, rows: Row) -> Batch:
+        """Return rows of a buffer as the BNN wants them."""
+        inputs: Any = Inputs(rows.features, rows.action)
+        return Batch(inputs, self.reward.targets(rows.reward))
+
+
+def make_model(
+    shape: ContextShape,
+    hidden: Sequence[int],
+    reward: RewardModel,
+    structure: Structure = PLAIN,
+    prior: Prior = FixedPrior(),  # noqa: B008  (frozen, hence safe to share)
+    view: View | None = None,
+    activation: str = "relu",
+    anchor_scale: float = 0.0,
+) -> Model:
+    """Build a Bayesian network for rewards; see :func:`stein_thompson` for the parameters."""
+    head = make_head(shape, hidden, reward.width, view, activation)
+    network: Any = head  # its rows are pairs of features and action, which BNN passes on
+    bnn = BNN(network, reward.likelihood, structure, prior)
+    if anchor_scale:
+        check_positive("anchor_scale", anchor_scale)
+        parts = (network, reward.likelihood, structure, prior)
+        bnn = RandomisedBNN(*parts, anchor_scale=float(anchor_scale))
+    return Model(bnn, head, reward)
+
+
+def stein_thompson(
+    shape: ContextShape,
+    *,
+    hidden: Sequence[int] = (50,),
+    particles: int = 20,
+    reflections: int = 1,
+    scales: Any = "lognormal",
+    reward: RewardModel | None = None,
+    prior: Prior | None = None,
+    learning: Learning | None = None,
+    warmup: int = 20,
+    epsilon: float = 0.0,
+    view: View | None = None,
+    activation: str = "relu",
+    repulsion: float = 1.0,
+    kernel: Kernel | None = None,
+    noise: svgd.Noise | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    anchor_scale: float = 0.0,
+) -> Agent:
+    """Stein Thompson sampling, Algorithm 1.
+
+    Parameters
+    ----------
+    shape : ContextShape
+        Of the contexts it will see.
+    hidden : sequence of int
+        Widths of the hidden layers.
+    particles : int
+        M.
+    reflections, scales : int and {"lognormal", "gaussian"} or None
+        The structure of the weights, see :class:`~s2vgd.structure.Structure`; 0 and None for SVGD.
+    reward : RewardModel, optional
+        One of :mod:`s2vgd.bandits.rewards`; normal noise of standard deviation 10 by default. The
+        noise is the setting that matters most: it is what one reward is worth against the prior.
+    prior : Prior, optional
+        ``FixedPrior()`` by default, N(0, 1) on the weights as in the paper's Table of settings for
+        contextual bandits; ``HierarchicalPrior()`` learns the variances.
+    learning : Learning, optional
+        Batches, cadence, buffer and forgetting.
+    warmup : int
+        Decisions at the start that go round the actions in turn.
+    epsilon : float
+        Share of the decisions left to chance, which no propensity then falls below.
+    view : {"outputs", "inputs"}, optional
+        How the network sees actions, see :mod:`s2vgd.bandits.heads`.
+    activation : str
+        Of the hidden layers.
+    repulsion, kernel, noise
+        Of SVGD, see :func:`s2vgd.svgd.build`.
+    optimizer : optax.GradientTransformation, optional
+        Adam at ``learning.learning_rate`` by default.
+    anchor_scale : float
+        Weight of randomised prior functions, :mod:`s2vgd.bandits.randomised`; 0 for none.
+
+    Returns
+    -------
+    Agent
+        Equal settings give the same agent, so that what was compiled for it is found again.
+    """
+    check_count("particles", particles, 1)
+    reward = gaussian() if reward is None else reward
+    structure = Structure(reflections, scales)
+    prior = FixedPrior() if prior is None else prior
+    model = make_model(shape, hidden, reward, structure, prior, view, activation, anchor_scale)
+    learning = Learning() if learning is None else learning
+    kernel = rbf() if kernel is None else kernel
+    descent = Descent(float(repulsion), kernel, noise, optimizer)
+    agent = build(model, int(particles), learning, check_epsilon(epsilon), descent)
+    return warm_up(agent, warmup)
+
+
+def epsilon_greedy(
+    shape: ContextShape,
+    *,
+    epsilon: float = 0.01,
+    hidden: Sequence[int] = (50,),
+    reward: RewardModel | None = None,
+    prior: Prior | None = None,
+    learning: Learning | None = None,
+    warmup: int = 20,
+    view: View | None = None,
+    activation: str = "relu",
+) -> Agent:
+    """Trust one network, and take any action now and then.
+
+    The network climbs to the mode of its posterior, which is SVGD with a single particle and no
+    structure. Parameters are those of :func:`stein_thompson`; ``reward=gaussian(None)`` learns the
+    noise.
+    """
+    return stein_thompson(
+        shape,
+        hidden=hidden,
+        particles=1,
+        reflections=0,
+        scales=None,
+        reward=reward,
+        prior=prior,
+        learning=learning,
+        warmup=warmup,
+        epsilon=epsilon,
+        view=view,
+        activation=activation,
+    )
+
+
+class Descent(NamedTuple):
+    """How SVGD moves the particles, see :func:`s2vgd.svgd.build`; hashable."""
+
+    repulsion: float = 1.0
+    kernel: Kernel = rbf()
+    noise: svgd.Noise | None = None
+    optimizer: optax.GradientTransformation | None = None
+
+
+@functools.lru_cache(maxsize=64)
+def adam(learning_rate: float) -> optax.GradientTransformation:
+    """Return Adam, the same object for the same learning rate."""
+    return optax.adam(learning_rate)
+
+
+# Cached, because what is compiled is kept by the identity of an agent's functions.
+@functools.lru_cache(maxsize=64)
+def build(
+    model: Model,
+    particles: int,
+    learning: Learning,
+    epsilon: float = 0.0,
+    descent: Descent = Descent(),  # noqa: B008  (immutable, hence safe to share)
+) -> Agent:
+    """Join a model, SVGD and the way of learning into an agent without a warm-up."""
+    is_randomised = isinstance(model.bnn, RandomisedBNN)
+    algorithm = svgd.build(
+        lambda particle, batch: model.log_joint(particle, *batch),
+        adam(learning.learning_rate) if descent.optimizer is None else descent.optimizer,
+        IgnoringAnchors(descent.kernel) if is_randomised else descent.kernel,
+        repulsion=descent.repulsion,
+        noise=descent.noise,
+    )
+
+    def init(key: Array) -> State:
+        particles_key, noise_key = jax.random.split(key)
+        start = model.bnn.init_particles(particles_key, particles)
+        learner = algorithm.init(start, None if descent.noise is None else noise_key)
+        return State(learner, replay_buffer.empty(model.head.blank_row, learning.capacity))
+
+    def act(state: State, key: Array, context: Context) -> Choice:
+        scores = jax.vmap(model.expected, in_axes=(0, None))(state.learner.particles, context)
+        return choose(key, scores, context.available, epsilon)
+
+    def step(learner: svgd.State, rows: Row, n_total: Array, key: Array) -> svgd.State:
+        moved, _ = algorithm.step(learner, (rows, n_total))
+        return moved._replace(particles=hold(moved.particles, learner.particles))
+
+    def update(state: State, key: Array, context: Context, action: Array, reward: Array) -> State:
+        held = replay_buffer.add(state.buffer, model.head.row(context, action, reward))
+        return State(learning.learn(key, held, step, state.learner), held)
+
+    return Agent(init, act, update)
