@@ -2,7 +2,8 @@
 
 An agent is three pure functions (:mod:`~s2vgd.bandits.agents`), built by one of the functions below
 for contexts of a given shape; a world is functions that know the truth
-(:mod:`~s2vgd.bandits.worlds`).
+(:mod:`~s2vgd.bandits.worlds`). Behind an application, :class:`SteinThompson` keeps the state and the
+log.
 
 >>> from s2vgd import bandits
 >>> world = bandits.wheel(0.5)
@@ -19,6 +20,7 @@ from s2vgd.bandits.contexts import Context, ContextShape, make_context
 from s2vgd.bandits.ensemble import bootstrap_thompson
 from s2vgd.bandits.learning import Learning
 from s2vgd.bandits.linear import lin_ts, lin_ucb
+from s2vgd.bandits.live import Decision, Live, SteinThompson
 from s2vgd.bandits.neural_linear import neural_linear
 from s2vgd.bandits.rewards import RewardModel, bernoulli, categorical, gaussian, heteroscedastic
 from s2vgd.bandits.simulation import Record, Simulation, simulate
@@ -31,10 +33,13 @@ __all__ = [
     "Choice",
     "Context",
     "ContextShape",
+    "Decision",
     "Learning",
+    "Live",
     "Record",
     "RewardModel",
     "Simulation",
+    "SteinThompson",
     "World",
     "bernoulli",
     "bootstrap_thompson",

@@ -11,25 +11,22 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from s2vgd import files
+from s2vgd.bandits import snapshots
 from s2vgd.bandits.agents import Agent
 from s2vgd.bandits.arms import Arms
 from s2vgd.bandits.contexts import ContextShape
 from s2vgd.bandits.description import Setup, is_complete
-from s2vgd.bandits.learner import Held, Learner
+from s2vgd.bandits.learner import Learner
 from s2vgd.bandits.log import DecisionLog
+from s2vgd.bandits.snapshots import Snapshot
 from s2vgd.errors import DataError, ModelFileError
 from s2vgd.priors import check_count
 
-KIND = "live agent"
-VERSION = 1
-
-_METADATA = {"about", "version", "learned", "up_to", "seq", "log", "log_id", "durable"}
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Decision(NamedTuple):
@@ -38,7 +35,7 @@ class Decision(NamedTuple):
     Attributes
     ----------
     id : str
-        To be handed back with the reward; unique among all logs.
+        To be handed back with the reward. It tells the log as well as the decision.
     action : int
         The action, from 0 to A - 1.
     propensity : float
@@ -106,7 +103,7 @@ class Live:
         seed: int,
         log: str | os.PathLike[str] | None,
         durable: bool,
-        snapshot: tuple[dict[str, np.ndarray], dict[str, Any]] | None = None,
+        snapshot: Snapshot | None = None,
     ) -> None:
         self._setup = setup
         self._learner = Learner(setup.agent, setup.shape, seed)
@@ -121,14 +118,16 @@ class Live:
         self._durable = bool(durable)
         self._lock = threading.RLock()
         self._learning = threading.Lock()
-        content = snapshot[0]["log"].tobytes() if snapshot and "log" in snapshot[0] else None
+        content = None if snapshot is None else snapshot.log_content
         self._log = DecisionLog(log, self._about, durable=durable, content=content)
         try:
             self._arms = self._new_arms()
             if self._arms is not None:
                 for change in self._log.arm_changes():
                     self._arms.apply(*change[2:])
-            start = self._learner.blank if snapshot is None else self._restored(*snapshot)
+            start = self._learner.blank
+            if snapshot is not None:
+                start = snapshot.restore(self._log, start.state)
             self._held = self._learner.catch_up(self._log, start)
         except BaseException:
             self._log.close()
@@ -189,16 +188,15 @@ class Live:
             If the id is unknown, the value is not a reward, or another was handed in before.
         """
         try:
-            with np.errstate(over="ignore"):
-                number = float(np.float32(value))
-        except (TypeError, ValueError):
+            number = float("nan" if isinstance(value, str) else value)
+        except (TypeError, ValueError, OverflowError):
             raise DataError(f"value must be a number, got {value!r}") from None
-        if not np.isfinite(number):
+        if not abs(number) <= _LARGEST:
             raise DataError(f"value must be finite in single precision, got {value!r}")
         if self._setup.binary_rewards and number not in (0.0, 1.0):
             raise DataError(f"value must be 0 or 1 for this reward model, got {value!r}")
         with self._lock:
-            return self._log.reward(decision_id, float(value))
+            return self._log.reward(decision_id, number)
 
     def update(self, max_rewards: int | None = None) -> int:
         """Learn from the rewards that came since the last update, in the order in which they came.
@@ -324,23 +322,8 @@ class Live:
                 f"{', '.join(foreign)} cannot be described in a file; leave it at its default, or "
                 "build the agent by stein_thompson and give it to Live and to Live.load"
             )
-        with self._lock:
-            held, seq = self._held, self._log.last_seq
-            content = self._log.to_bytes() if self._log.path is None else None
-        arrays = files.tree_to_arrays(held.state, "state")
-        if content is not None:
-            arrays["log"] = np.frombuffer(content, np.uint8)
-        metadata = {
-            "about": self._about,
-            "version": held.version,
-            "learned": held.learned,
-            "up_to": held.up_to,
-            "seq": seq,
-            "log": None if self._log.path is None else str(self._log.path),
-            "log_id": self._log.log_id,
-            "durable": self._durable,
-        }
-        files.save_directory(directory, arrays, metadata, kind=KIND, version=VERSION)
+        snapshot = snapshots.take(self._held, self._log, self._about, self._durable)
+        snapshots.write(directory, snapshot)
 
     @classmethod
     def load(
@@ -369,23 +352,18 @@ class Live:
         ModelFileError
             If the directory or the log is damaged or missing, or they do not belong together.
         """
-        arrays, metadata, _ = files.load_directory(directory, kind=KIND, max_version=VERSION)
-        if metadata.keys() != _METADATA or not isinstance(metadata["about"], dict):
-            raise ModelFileError(f"{directory} does not describe a live agent.")
-        about = metadata["about"]
-        path = metadata["log"] if log is None else log
-        if path is not None and not Path(path).exists():
-            raise ModelFileError(f"the log {path} of {directory} is not there; say where, as log")
+        snapshot = snapshots.read(directory)
+        path = snapshots.find_log(directory, snapshot, log)
+        about = snapshot.metadata["about"]
         try:
-            setup = cls._setup_of(about, agent)
-            seed = about["seed"]
+            setup, seed = cls._setup_of(about, agent), about["seed"]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, DataError):
                 raise
             raise ModelFileError(f"{directory} describes no valid agent: {error}") from error
         live = cls.__new__(cls)
-        is_durable = metadata["durable"] if durable is None else durable
-        live._start(setup, seed, path, is_durable, (arrays, metadata))
+        is_durable = snapshot.metadata["durable"] if durable is None else durable
+        live._start(setup, seed, path, is_durable, snapshot)
         return live
 
     @classmethod
@@ -397,22 +375,6 @@ class Live:
             )
         shape = ContextShape(*about["shape"]).check()
         return Setup(agent, shape, about["named_arms"], about["reuse_slots"])
-
-    def _restored(self, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Held:
-        """Return the saved state, if the log is the one that it came from."""
-        log, name = self._log, self._log.path
-        if metadata["about"] != self._about:
-            log.check(metadata["about"])
-            raise ModelFileError("the saved agent has other settings than those given")
-        if log.log_id != metadata["log_id"]:
-            raise ModelFileError(f"the log {name} is not the one that the agent was saved with")
-        if log.last_seq < metadata["seq"]:
-            raise ModelFileError(
-                f"the log {name} ends at event {log.last_seq}, but the agent was saved at "
-                f"{metadata['seq']}: the end of the log is lost"
-            )
-        state = files.arrays_to_tree(arrays, self._learner.blank.state, "state")
-        return Held(state, metadata["version"], metadata["learned"], metadata["up_to"])
 
     def replay(self, log: str | os.PathLike[str] | None = None) -> int:
         """Make all decisions of a log again, from an empty state, and compare them bit by bit.
@@ -467,7 +429,8 @@ def _floats(name: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
     if given is None and 0 in shape:
         return np.zeros(shape, np.float32)
     try:
-        values = np.asarray(given, np.float32)
+        with np.errstate(over="ignore"):  # infinite, and refused as such below
+            values = np.asarray(given, np.float32)
     except (TypeError, ValueError):
         raise DataError(f"{name} must be numbers, got {given!r}") from None
     if given is None or values.shape != shape:
