@@ -11,7 +11,7 @@ from scipy import stats
 from s2vgd import S2VGDClassifier, S2VGDRegressor
 from s2vgd.bnn import BNN, Batch
 from s2vgd.errors import DivergedError
-from s2vgd.estimators import _fitting
+from s2vgd.estimators import _base, _fitting
 from s2vgd.estimators._noise import Rows, frozen
 from s2vgd.estimators._trials import Trial, best_share, best_spread
 from s2vgd.likelihoods import HeteroscedasticGaussian
@@ -220,7 +220,7 @@ def test_joined_diagnostics_speak_of_all_chains():
 
 @pytest.mark.parametrize("cls", [S2VGDRegressor, S2VGDClassifier])
 def test_steps_are_chosen_on_held_out_rows(cls, monkeypatch, tmp_path):
-    monkeypatch.setattr(_fitting, "STEPS_TO_CHOOSE_FROM", (1, 200, 2))
+    monkeypatch.setattr(_base, "STEPS_TO_CHOOSE_FROM", (1, 200, 2))
     x, y = rows_with_noise(changing=False, n=90)
     y = y if cls is S2VGDRegressor else (y > 0).astype(int)
     settings = {**SMALL, "refine": None}
@@ -234,7 +234,7 @@ def test_steps_are_chosen_on_held_out_rows(cls, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("bad", [1, 2])
 def test_a_trial_that_diverges_ends_the_search_and_only_the_first_ends_the_fit(bad, monkeypatch):
-    monkeypatch.setattr(_fitting, "STEPS_TO_CHOOSE_FROM", (1, 2))
+    monkeypatch.setattr(_base, "STEPS_TO_CHOOSE_FROM", (1, 2))
     fit = _fitting.fit
 
     def diverging(bnn, data, recipe, seed, start=None):

@@ -2,8 +2,7 @@
 
 An agent is three pure functions (:mod:`~s2vgd.bandits.agents`), built by one of the functions below
 for contexts of a given shape; a world is functions that know the truth
-(:mod:`~s2vgd.bandits.worlds`). Behind an application, :class:`SteinThompson` keeps the state and the
-log.
+(:mod:`~s2vgd.bandits.worlds`). Behind an application, :class:`SteinThompson` keeps state and log.
 
 >>> from s2vgd import bandits
 >>> world = bandits.wheel(0.5)

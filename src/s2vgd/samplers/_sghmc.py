@@ -127,6 +127,8 @@ def _sghmc_advance(
             memory * jnp.stack([square, noise])
             + (1 - memory) * jnp.stack([gradient**2, 0.5 * (gradient - previous) ** 2]),
         )
+        # A coordinate whose gradients have overflowed would never move again, and look like a draw.
+        position = jnp.where(jnp.isfinite(square), position, jnp.nan)
         return _Langevin(position, momentum, gradient, square, noise)
 
     return jax.lax.fori_loop(first, last, one_gradient, state)
