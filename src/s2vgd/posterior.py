@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2vgd import files, likelihoods, networks, priors, structure
+from s2vgd._description import Vocabulary
 from s2vgd.bnn import BNN
 from s2vgd.errors import ModelFileError
 from s2vgd.predictive import Predictive, from_components
@@ -28,22 +29,20 @@ VERSION = 1
 _BLOCK = 2**23
 _DRAWS_AT_A_TIME = 32
 
-_CLASSES = {
-    cls.__name__: cls
-    for cls in (
-        networks.MLP,
-        structure.Structure,
-        priors.HierarchicalPrior,
-        priors.FixedPrior,
-        likelihoods.Gaussian,
-        likelihoods.HeteroscedasticGaussian,
-        likelihoods.StudentT,
-        likelihoods.Laplace,
-        likelihoods.Categorical,
-        likelihoods.Bernoulli,
-        BNN,
-    )
-}
+_MODELS = Vocabulary(
+    networks.MLP,
+    structure.Structure,
+    priors.HierarchicalPrior,
+    priors.FixedPrior,
+    likelihoods.Gaussian,
+    likelihoods.HeteroscedasticGaussian,
+    likelihoods.StudentT,
+    likelihoods.Laplace,
+    likelihoods.Categorical,
+    likelihoods.Bernoulli,
+    BNN,
+    advice="build the same BNN and pass it as bnn",
+)
 
 T = TypeVar("T")
 
@@ -196,7 +195,7 @@ class Posterior:
 
     def to_payload(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return arrays and JSON-able metadata from which :meth:`from_payload` rebuilds this."""
-        metadata = {"bnn": _describe(self.bnn), "n_chains": self.n_chains}
+        metadata = {"bnn": _MODELS.describe(self.bnn), "n_chains": self.n_chains}
         return files.tree_to_arrays(self.particles, "particles"), metadata
 
     @classmethod
@@ -209,8 +208,8 @@ class Posterior:
         except (KeyError, TypeError):
             raise ModelFileError("the saved posterior does not describe its model") from None
         if bnn is None:
-            bnn = _rebuild(described)
-        elif _describe(bnn) != described:
+            bnn = _MODELS.rebuild(described)
+        elif _MODELS.describe(bnn) != described:
             raise ModelFileError(f"bnn is not the model that was saved, which was {described}")
         if not isinstance(bnn, BNN):
             raise ModelFileError("the saved posterior does not describe a model")
@@ -247,37 +246,3 @@ def _components(bnn: BNN, particles: Any, x: jax.Array) -> dict[str, jax.Array]:
     return jax.lax.map(
         lambda particle: bnn.components(particle, x), particles, batch_size=_DRAWS_AT_A_TIME
     )
-
-
-def _describe(value: Any) -> Any:
-    """Write one of our dataclasses as JSON: its class by name, and its fields."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if type(value) in _CLASSES.values():
-        fields = {f.name: _describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"class": type(value).__name__, **fields}
-    if isinstance(value, tuple | list):
-        return [_describe(item) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return {"class": None, "was": type(value).__name__}
-
-
-def _rebuild(described: Any) -> Any:
-    """Undo `_describe`; only classes of the list above can come of it, whatever the file says."""
-    if isinstance(described, list):
-        return tuple(_rebuild(item) for item in described)
-    if not isinstance(described, dict):
-        return described
-    name = described.get("class")
-    if name is None:
-        raise ModelFileError(
-            f"the model was saved with an object of your own ({described.get('was')}); "
-            "build the same BNN and pass it as bnn"
-        )
-    if not isinstance(name, str) or name not in _CLASSES:
-        raise ModelFileError(f"the saved model uses {name!r}, which this version does not know")
-    try:
-        return _CLASSES[name](**{k: _rebuild(v) for k, v in described.items() if k != "class"})
-    except (TypeError, ValueError) as error:
-        raise ModelFileError(f"the saved model describes no valid {name}: {error}") from None

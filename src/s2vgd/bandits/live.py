@@ -17,7 +17,7 @@ from jax import Array
 
 from s2vgd.bandits.agents import Agent, Choice, WarmUpState, uniform
 from s2vgd.bandits.contexts import Context, ContextShape
-from s2vgd.bandits.description import Setup, describe, rebuild
+from s2vgd.bandits.description import SETTINGS, Setup
 from s2vgd.bandits.serving import Decision, Live
 from s2vgd.bandits.stein import stein_thompson
 from s2vgd.errors import DataError, ModelFileError
@@ -96,7 +96,9 @@ class SteinThompson(Live):
             raise DataError("agent must be left out: SteinThompson is saved with its own")
         if about["settings"] is None:
             raise ModelFileError("it was saved by Live, which must load it")
-        return _stein_setup(**{name: rebuild(value) for name, value in about["settings"].items()})
+        return _stein_setup(
+            **{name: SETTINGS.rebuild(value) for name, value in about["settings"].items()}
+        )
 
 
 def _stein_setup(
@@ -129,7 +131,7 @@ def _stein_setup(
         shape,
         named_arms=max_arms is not None,
         reuse_slots=(settings.get("view") or ("inputs" if action_dim else "outputs")) == "inputs",
-        settings={name: describe(value) for name, value in (own | settings).items()},
+        settings={name: SETTINGS.describe(value) for name, value in (own | settings).items()},
         binary_rewards=reward is not None and reward.likelihood.family == "bernoulli",
     )
 

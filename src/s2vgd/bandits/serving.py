@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from s2vgd._description import is_complete
 from s2vgd.bandits import snapshots
 from s2vgd.bandits.agents import Agent
 from s2vgd.bandits.arms import Arms
 from s2vgd.bandits.contexts import ContextShape
-from s2vgd.bandits.description import Setup, is_complete
+from s2vgd.bandits.description import Setup
 from s2vgd.bandits.learner import Learner
 from s2vgd.bandits.log import DecisionLog
 from s2vgd.bandits.snapshots import Snapshot
