@@ -18,7 +18,8 @@ import pytest
 
 import s2vgd
 from s2vgd.bandits.evaluation import SelfNormalisedIPS
-from s2vgd.bandits.log import ArmChanged, Decided, DecisionLog, Rewarded, Updated
+from s2vgd.bandits.log import DecisionLog
+from s2vgd.bandits.log_events import ArmChanged, Decided, Rewarded, Updated
 from s2vgd.bandits.log_file import APPLICATION_ID
 from s2vgd.errors import DataError, ModelFileError
 

@@ -86,16 +86,18 @@ def make_context(
     DataError
         If a part has another shape, is not finite, or no action is available.
     """
-    wanted = {"shared": (shape.shared,), "actions": (shape.actions, shape.per_action)}
-    parts = {}
-    for name, given in (("shared", shared), ("actions", actions)):
-        values = np.zeros(wanted[name], np.float32) if given is None else _floats(name, given)
-        if values.shape != wanted[name] or (given is None and values.size):
-            got = "nothing" if given is None else f"shape {values.shape}"
-            raise DataError(f"{name} must have shape {wanted[name]}, got {got}")
-        if not np.isfinite(values).all():
-            raise DataError(f"{name} must be finite, got {values[~np.isfinite(values)][0]}")
-        parts[name] = values
+    return Context(*map(jnp.asarray, checked_parts(shape, shared, actions, available)))
+
+
+def checked_parts(
+    shape: ContextShape, shared: Any, actions: Any, available: Any, name: str = "shared"
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the parts of a context as NumPy has them, which no device has to be waited for.
+
+    Parameters are those of :func:`make_context`; `name` is what its caller calls `shared`.
+    """
+    features = _floats(name, shared, (shape.shared,))
+    own = _floats("actions", actions, (shape.actions, shape.per_action))
     mask = np.ones(shape.actions, bool) if available is None else np.asarray(available)
     if mask.shape != (shape.actions,) or mask.dtype != bool:
         raise DataError(
@@ -103,7 +105,7 @@ def make_context(
         )
     if not mask.any():
         raise DataError("available must allow at least one action, got none")
-    return Context(jnp.asarray(parts["shared"]), jnp.asarray(parts["actions"]), jnp.asarray(mask))
+    return features, own, mask
 
 
 def always(shape: ContextShape, shared: Array) -> Context:
@@ -120,8 +122,18 @@ def joint_features(context: Context) -> Array:
     return jnp.concatenate([shared, context.actions], axis=1)
 
 
-def _floats(name: str, given: Any) -> np.ndarray:
+def _floats(name: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
+    if given is None and 0 in shape:
+        return np.zeros(shape, np.float32)
     try:
-        return np.asarray(given, np.float32)
+        with np.errstate(over="ignore"):  # infinite, and refused as such below
+            values = np.asarray(given, np.float32)
     except (TypeError, ValueError):
         raise DataError(f"{name} must be numbers, got {given!r}") from None
+    if given is None or values.shape != shape:
+        got = "nothing" if given is None else f"shape {values.shape}"
+        raise DataError(f"{name} must have shape {shape}, got {got}")
+    finite = np.isfinite(values)
+    if not finite.all():
+        raise DataError(f"{name} must be finite in single precision, got {values[~finite][0]}")
+    return values

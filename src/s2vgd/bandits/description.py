@@ -1,8 +1,13 @@
-"""What a live agent is made of, and which of its settings can be written to a log or a snapshot."""
+"""What a live agent is made of and what it hands out, and which settings a file can hold.
+
+How it decides and learns is in :mod:`s2vgd.bandits.serving`.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from s2vgd import likelihoods, priors
 from s2vgd._description import Vocabulary
@@ -49,3 +54,30 @@ class Setup(NamedTuple):
     reuse_slots: bool = False
     settings: dict[str, Any] | None = None
     binary_rewards: bool = False
+
+
+class Decision(NamedTuple):
+    """What to do now.
+
+    Attributes
+    ----------
+    id : str
+        To be handed back with the reward. It tells the log as well as the decision.
+    action : int
+        The action, from 0 to A - 1.
+    propensity : float
+        The probability with which it was taken.
+    propensities : array of float32, shape (A,)
+        The probabilities of all actions.
+    particle : int
+        The opinion that decided; -1 if chance or a rule did.
+    arm : str or None
+        The name of the arm, where arms have names.
+    """
+
+    id: str
+    action: int
+    propensity: float
+    propensities: np.ndarray
+    particle: int
+    arm: str | None = None

@@ -19,7 +19,8 @@ from jax import Array
 from s2vgd.bandits.agents import Agent
 from s2vgd.bandits.arms import Arms
 from s2vgd.bandits.contexts import Context, ContextShape
-from s2vgd.bandits.log import ArmChanged, Decided, DecisionLog, Outcome, Updated
+from s2vgd.bandits.log import DecisionLog
+from s2vgd.bandits.log_events import ArmChanged, Decided, Outcome, Updated
 from s2vgd.errors import DataError, DivergedError
 from s2vgd.priors import check_count
 

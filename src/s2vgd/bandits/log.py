@@ -20,24 +20,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from s2vgd.bandits.log_file import (
+from s2vgd.bandits.log_events import (
+    BOOLS,
+    FLOATS,
     ArmChanged,
-    Decided,
     Event,
     Outcome,
-    Rewarded,
+    Reader,
     Updated,
-    differences,
-    open_file,
+    to_blob,
 )
+from s2vgd.bandits.log_file import differences, open_file
 from s2vgd.errors import DataError, ModelFileError
 
 if TYPE_CHECKING:
     from s2vgd.bandits.evaluation import LoggedData
 
 _PAGE = 512
-_FLOATS = np.dtype("<f4")
-_BOOLS = np.dtype("?")
 _INSERT_DECISION = """INSERT INTO events (seq, time, kind, number, version, action, arm, propensity,
   particle, shared, actions, available, propensities)
   VALUES (?, ?, 'decision', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
@@ -109,7 +108,8 @@ class DecisionLog:
             try:
                 self.log_id = meta["id"]
                 self.about: dict[str, Any] = json.loads(meta["about"])
-                self._shape = tuple(int(size) for size in self.about["shape"])
+                shape = tuple(int(size) for size in self.about["shape"])
+                self._reader = Reader(self._name, shape)
                 if about is not None:
                     self._compare(about)
                 self.counts  # noqa: B018  (read now, so that damage is found now)
@@ -219,10 +219,10 @@ class DecisionLog:
         """
         shared, actions, available = context
         blobs = (
-            _blob(shared, _FLOATS),
-            _blob(actions, _FLOATS),
-            _blob(available, _BOOLS),
-            _blob(propensities, _FLOATS),
+            to_blob(shared, FLOATS),
+            to_blob(actions, FLOATS),
+            to_blob(available, BOOLS),
+            to_blob(propensities, FLOATS),
         )
         with self._guard:
             now = self.counts
@@ -269,7 +269,7 @@ class DecisionLog:
         self, added: bool, name: str, slot: int, features: np.ndarray | None = None
     ) -> None:
         """Append that an arm came to a slot, or went from it."""
-        blob = None if features is None else _blob(features, _FLOATS)
+        blob = None if features is None else to_blob(features, FLOATS)
         self._append(_INSERT_ARM, "add" if added else "remove", name, slot, blob)
 
     def number_of(self, decision_id: str) -> int:
@@ -292,7 +292,7 @@ class DecisionLog:
           WHERE d.seq > ? AND d.seq <= ? ORDER BY d.seq LIMIT {_PAGE}"""
         last = self.last_seq if until is None else until
         while rows := self._fetch(query, (after, last)):
-            yield from map(self._event, rows)
+            yield from map(self._reader.event, rows)
             after = rows[-1][0]
 
     def outcomes(self, after: int, until: int, limit: int = -1) -> list[Outcome]:
@@ -309,7 +309,7 @@ class DecisionLog:
           JOIN events AS d ON d.number = r.number AND d.kind = 'decision'
           WHERE r.seq > ? AND r.seq <= ? AND r.kind = 'reward' ORDER BY r.seq LIMIT ?"""
         rows = self._fetch(query, (after, until, limit))
-        return [Outcome(row[-2], row[-1], self._decided(row[:-2])) for row in rows]
+        return [Outcome(row[-2], row[-1], self._reader.decided(row[:-2])) for row in rows]
 
     def updates(self, after_version: int = 0) -> list[Updated]:
         """Return the updates that made later versions than this, in their order."""
@@ -321,7 +321,7 @@ class DecisionLog:
         """Return how arms came and went, in order."""
         query = f"""SELECT {_DECISION}, d.kind, d.value, d.up_to, d.slot FROM events AS d
           WHERE d.slot IS NOT NULL ORDER BY d.seq"""
-        changes = map(self._event, self._fetch(query, ()))
+        changes = map(self._reader.event, self._fetch(query, ()))
         return [change for change in changes if isinstance(change, ArmChanged)]
 
     def logged_data(self) -> LoggedData:
@@ -345,7 +345,7 @@ class DecisionLog:
             actions=np.array([d.action for d in made]),
             rewards=np.array([outcome.value for outcome in kept]),
             propensities=np.array([d.propensity for d in made]),
-            n_actions=self._shape[0],
+            n_actions=self._reader.shape[0],
             contexts=contexts if contexts.shape[1] else None,
             availability=np.array([d.available for d in made]),
         )
@@ -370,43 +370,3 @@ class DecisionLog:
     def _fetch_one(self, query: str, values: tuple[Any, ...]) -> Any:
         with self._guard, self._naming_the_file():
             return self._connection.execute(query, values).fetchone()
-
-    def _event(self, row: tuple[Any, ...]) -> Event:
-        kind, value, up_to, slot = row[12:]
-        seq, when, number, version, _, arm = row[:6]
-        if kind == "decision":
-            return self._decided(row[:12])
-        if kind == "reward":
-            return Rewarded(seq, when, number, value)
-        if kind == "update":
-            return Updated(seq, when, version, up_to)
-        features = None if row[9] is None else self._array(seq, row[9], _FLOATS, self._shape[2:])
-        return ArmChanged(seq, when, kind == "add", arm, slot, features)
-
-    def _decided(self, row: tuple[Any, ...]) -> Decided:
-        n_actions, n_shared, n_own = self._shape
-        seq: int = row[0]
-        if not isinstance(row[4], int) or not 0 <= row[4] < n_actions:
-            raise ModelFileError(f"the log {self._name} is damaged: event {seq} has no such action")
-        parts = (
-            (_FLOATS, (n_shared,)),
-            (_FLOATS, (n_actions, n_own)),
-            (_BOOLS, (n_actions,)),
-            (_FLOATS, (n_actions,)),
-        )
-        blobs = zip(row[8:12], parts, strict=True)
-        return Decided._make((*row[:8], *(self._array(seq, blob, *part) for blob, part in blobs)))
-
-    def _array(
-        self, seq: int, blob: Any, dtype: np.dtype[Any], shape: tuple[int, ...]
-    ) -> np.ndarray:
-        try:
-            return np.frombuffer(blob, dtype).reshape(shape)
-        except (TypeError, ValueError):
-            raise ModelFileError(
-                f"the log {self._name} is damaged: event {seq} does not fit {shape}"
-            ) from None
-
-
-def _blob(array: np.ndarray, dtype: np.dtype[Any]) -> bytes:
-    return np.ascontiguousarray(array, dtype).tobytes()

@@ -1,8 +1,8 @@
-"""The SQLite file of a decision log: its tables and events, and the checks before it is believed.
+"""The SQLite file of a decision log: its tables, and the checks before it is believed.
 
-The order of events, what they hold and who appends them is in :mod:`s2vgd.bandits.log`. A file that
-is damaged, foreign, newer or made to mislead is refused before anything in it is used: its tables,
-views and triggers must be those below to the letter. Of JAX nothing is needed here.
+Events are in :mod:`s2vgd.bandits.log_events`, and who appends them in :mod:`s2vgd.bandits.log`. A
+file that is damaged, foreign, newer or made to mislead is refused before anything in it is used:
+its tables, views and triggers must be those below to the letter. Of JAX nothing is needed here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from s2vgd.errors import ModelFileError
 
@@ -66,72 +64,6 @@ CREATE VIEW decisions AS
   LEFT JOIN events AS r ON r.number = d.number AND r.kind = 'reward'
   WHERE d.kind = 'decision';
 """
-
-
-class Decided(NamedTuple):
-    """A decision: its place in the sequence and what :class:`~s2vgd.bandits.live.Decision` says.
-
-    `version` is that of the state that decided; `shared` (F,), `actions` (A, G) and `available`
-    (A,) are the context, `propensities` is (A,).
-    """
-
-    seq: int
-    time: float
-    number: int
-    version: int
-    action: int
-    arm: str | None
-    propensity: float
-    particle: int
-    shared: np.ndarray
-    actions: np.ndarray
-    available: np.ndarray
-    propensities: np.ndarray
-
-    @property
-    def context(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Shared features, features of the actions, and availability."""
-        return self.shared, self.actions, self.available
-
-
-class Rewarded(NamedTuple):
-    """The reward of decision `number`."""
-
-    seq: int
-    time: float
-    number: int
-    value: float
-
-
-class Updated(NamedTuple):
-    """State `version` was made by learning the rewards up to event `up_to`, in their order."""
-
-    seq: int
-    time: float
-    version: int
-    up_to: int
-
-
-class ArmChanged(NamedTuple):
-    """An arm came (`added`) to a slot, with features (G,) or None, or went."""
-
-    seq: int
-    time: float
-    added: bool
-    name: str
-    slot: int
-    features: np.ndarray | None
-
-
-class Outcome(NamedTuple):
-    """A reward with the decision that it belongs to; `seq` is that of the reward."""
-
-    seq: int
-    value: float
-    decision: Decided
-
-
-Event = Decided | Rewarded | Updated | ArmChanged
 
 
 class OpenFile(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from s2vgd._description import is_complete
 from s2vgd.bandits import snapshots
 from s2vgd.bandits.agents import Agent
 from s2vgd.bandits.arms import Arms
-from s2vgd.bandits.contexts import ContextShape
-from s2vgd.bandits.description import Setup
+from s2vgd.bandits.contexts import ContextShape, checked_parts
+from s2vgd.bandits.description import Decision, Setup
 from s2vgd.bandits.learner import Learner
 from s2vgd.bandits.log import DecisionLog
 from s2vgd.bandits.snapshots import Snapshot
@@ -28,33 +28,6 @@ from s2vgd.errors import DataError, ModelFileError
 from s2vgd.priors import check_count
 
 _LARGEST = float(np.finfo(np.float32).max)
-
-
-class Decision(NamedTuple):
-    """What to do now.
-
-    Attributes
-    ----------
-    id : str
-        To be handed back with the reward. It tells the log as well as the decision.
-    action : int
-        The action, from 0 to A - 1.
-    propensity : float
-        The probability with which it was taken.
-    propensities : array of float32, shape (A,)
-        The probabilities of all actions.
-    particle : int
-        The opinion that decided; -1 if chance or a rule did.
-    arm : str or None
-        The name of the arm, where arms have names.
-    """
-
-    id: str
-    action: int
-    propensity: float
-    propensities: np.ndarray
-    particle: int
-    arm: str | None = None
 
 
 class Live:
@@ -412,32 +385,4 @@ class Live:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if self._arms is not None:
             actions, available = self._arms.show(actions, available)
-        n_actions, n_shared, n_own = self._setup.shape
-        shared = _floats("context", context, (n_shared,))
-        features = _floats("actions", actions, (n_actions, n_own))
-        mask = np.ones(n_actions, bool) if available is None else np.asarray(available)
-        if mask.shape != (n_actions,) or mask.dtype != bool:
-            raise DataError(
-                f"available must be {n_actions} booleans, got {mask.dtype} of shape {mask.shape}"
-            )
-        if not mask.any():
-            raise DataError("available must allow at least one action, got none")
-        return shared, features, mask
-
-
-def _floats(name: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a part of a context; in NumPy, for each array that goes to a device takes its time."""
-    if given is None and 0 in shape:
-        return np.zeros(shape, np.float32)
-    try:
-        with np.errstate(over="ignore"):  # infinite, and refused as such below
-            values = np.asarray(given, np.float32)
-    except (TypeError, ValueError):
-        raise DataError(f"{name} must be numbers, got {given!r}") from None
-    if given is None or values.shape != shape:
-        got = "nothing" if given is None else f"shape {values.shape}"
-        raise DataError(f"{name} must have shape {shape}, got {got}")
-    finite = np.isfinite(values)
-    if not finite.all():
-        raise DataError(f"{name} must be finite in single precision, got {values[~finite][0]}")
-    return values
+        return checked_parts(self._setup.shape, context, actions, available, name="context")
