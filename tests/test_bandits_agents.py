@@ -194,9 +194,10 @@ def test_the_likelihood_is_scaled_to_what_was_seen_held_or_remembered():
     np.testing.assert_allclose(remembered, (0.5 ** (np.arange(10) / 2)).sum(), rtol=1e-5)
 
 
-def test_learning_happens_at_its_cadence_alone_and_under_vmap():
-    """A step adds one, so the learner counts the gradient steps."""
-    learning = Learning(every=3, steps=2, batch_size=4)
+@pytest.mark.parametrize(("eager", "times"), [(0, 3), (4, 6)])
+def test_learning_happens_at_its_cadence_alone_and_under_vmap(eager, times):
+    """A step adds one, so the learner counts the gradient steps; 10 rewards, learned by threes."""
+    learning = Learning(every=3, eager=eager, steps=2, batch_size=4)
 
     def steps_after(n):
         buffer = replay_buffer.empty(jnp.zeros(()), 5)
@@ -210,9 +211,20 @@ def test_learning_happens_at_its_cadence_alone_and_under_vmap():
         (_, total), _ = jax.lax.scan(one, (buffer, jnp.zeros(())), jnp.arange(float(n)))
         return total
 
-    assert float(jax.jit(steps_after, static_argnums=0)(10)) == 3 * 2
+    assert float(jax.jit(steps_after, static_argnums=0)(10)) == times * 2
     both = jax.vmap(lambda extra: steps_after(10) + extra)(jnp.zeros(2))
-    np.testing.assert_array_equal(both, [6, 6])
+    np.testing.assert_array_equal(both, [times * 2, times * 2])
+
+
+def test_the_learning_rate_is_half_after_as_many_steps_as_decay_says():
+    optimizer = Learning(learning_rate=0.1, decay=10.0).optimizer()
+    state = optimizer.init(jnp.zeros(()))
+    sizes = []
+    for _ in range(21):
+        move, state = optimizer.update(jnp.ones(()), state)
+        sizes.append(-float(move))
+    np.testing.assert_allclose([sizes[0], sizes[10], sizes[20]], [0.1, 0.05, 0.1 / 3], rtol=1e-4)
+    assert Learning(decay=10.0).optimizer() is Learning(decay=10.0).optimizer()
 
 
 @pytest.mark.parametrize("name", ["batch_size", "every", "steps", "capacity"])
@@ -221,5 +233,9 @@ def test_impossible_settings_of_learning_are_named(name):
         Learning(**{name: 0})
     with pytest.raises(ValueError, match="half_life"):
         Learning(half_life=-1.0)
+    with pytest.raises(ValueError, match="decay"):
+        Learning(decay=0.0)
+    with pytest.raises(ValueError, match="eager"):
+        Learning(eager=-1)
     with pytest.raises(ValueError, match="count"):
         Learning(count="all")

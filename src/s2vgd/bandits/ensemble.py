@@ -22,7 +22,7 @@ from s2vgd.bandits.contexts import Context, ContextShape
 from s2vgd.bandits.heads import Row, View
 from s2vgd.bandits.learning import Learning
 from s2vgd.bandits.rewards import RewardModel, gaussian
-from s2vgd.bandits.stein import PLAIN, Model, adam, make_model
+from s2vgd.bandits.stein import PLAIN, Model, make_model
 from s2vgd.bnn import Particle
 from s2vgd.priors import FixedPrior, Prior, check_count
 
@@ -91,7 +91,7 @@ def bootstrap_thompson(
 # Cached, because what is compiled is kept by the identity of an agent's functions.
 @functools.lru_cache(maxsize=64)
 def _build(model: Model, members: int, keep: float, learning: Learning, epsilon: float) -> Agent:
-    optimizer = adam(learning.learning_rate)
+    optimizer = learning.optimizer()
 
     def init(key: Array) -> State:
         networks = model.bnn.init_particles(key, members)

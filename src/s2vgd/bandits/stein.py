@@ -143,7 +143,7 @@ def stein_thompson(
     repulsion, kernel, noise
         Of SVGD, see :func:`s2vgd.svgd.build`.
     optimizer : optax.GradientTransformation, optional
-        Adam at ``learning.learning_rate`` by default.
+        That of `learning`, Adam, by default.
     anchor_scale : float
         Weight of randomised prior functions, :mod:`s2vgd.bandits.randomised`; 0 for none.
 
@@ -207,12 +207,6 @@ class Descent(NamedTuple):
     optimizer: optax.GradientTransformation | None = None
 
 
-@functools.lru_cache(maxsize=64)
-def adam(learning_rate: float) -> optax.GradientTransformation:
-    """Return Adam, the same object for the same learning rate."""
-    return optax.adam(learning_rate)
-
-
 # Cached, because what is compiled is kept by the identity of an agent's functions.
 @functools.lru_cache(maxsize=64)
 def build(
@@ -226,7 +220,7 @@ def build(
     is_randomised = isinstance(model.bnn, RandomisedBNN)
     algorithm = svgd.build(
         lambda particle, batch: model.log_joint(particle, *batch),
-        adam(learning.learning_rate) if descent.optimizer is None else descent.optimizer,
+        learning.optimizer() if descent.optimizer is None else descent.optimizer,
         IgnoringAnchors(descent.kernel) if is_randomised else descent.kernel,
         repulsion=descent.repulsion,
         noise=descent.noise,

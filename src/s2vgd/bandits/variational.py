@@ -23,7 +23,6 @@ from s2vgd.bandits.contexts import Context, ContextShape
 from s2vgd.bandits.heads import Head, Inputs, Row, View, make_head
 from s2vgd.bandits.learning import Learning
 from s2vgd.bandits.rewards import RewardModel, gaussian
-from s2vgd.bandits.stein import adam
 from s2vgd.baselines._variational import Bound
 from s2vgd.baselines.vmg import MatrixGaussian
 from s2vgd.bnn import Batch
@@ -113,7 +112,7 @@ def _build(
     family: _OfActions, reward_model: RewardModel, draws: int, learning: Learning, epsilon: float
 ) -> Agent:
     # On one vector, Adam compiles and runs faster than on the many small arrays of a family.
-    optimizer = optax.flatten(adam(learning.learning_rate))
+    optimizer = optax.flatten(learning.optimizer())
 
     def bound(n_total: Any) -> Bound:
         return Bound(family, reward_model.likelihood, n_total)

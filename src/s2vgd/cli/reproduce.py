@@ -18,7 +18,8 @@ def reproduce(
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="table1, table2, hyper, toy-classification, toy-regression, or all.",
+            help="table1, table2, hyper, toy-classification, toy-regression, mushroom, news, "
+            "particles, worlds, or all.",
         ),
     ],
     quick: Annotated[

@@ -1,13 +1,15 @@
-"""The demonstration, ``s2vgd demo``: two small problems, three methods, one page to read.
+"""The demonstration, ``s2vgd demo``: two small problems, three methods, a bandit, one page to read.
 
 Fits the yacht data (published split 0) and the toy regression of the paper's supplement with SVGD,
-with S²VGD, and with S²VGD refined; prints a table and writes ``index.html`` and ``results.json``.
-Every sentence that judges a result is made from the numbers, in
+with S²VGD, and with S²VGD refined, and lets four agents choose mushrooms
+(:mod:`~s2vgd.experiments.demo_bandit`); prints two tables and writes ``index.html`` and
+``results.json``. Every sentence that judges a result is made from the numbers, in
 :mod:`~s2vgd.experiments.reading`.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -26,7 +28,7 @@ from rich.table import Table
 import s2vgd
 from s2vgd import datasets, metrics
 from s2vgd.estimators import S2VGDRegressor
-from s2vgd.experiments import figures, reading, report
+from s2vgd.experiments import demo_bandit, figures, reading, report
 from s2vgd.predictive import MixturePredictive
 
 REFINED = "S²VGD refined"
@@ -75,6 +77,7 @@ def run(
     progress: bool = True,
     *,
     settings: Mapping[str, Any] | None = None,
+    decisions: int = demo_bandit.DECISIONS,
 ) -> dict[str, Any]:
     """Run the demonstration.
 
@@ -88,6 +91,8 @@ def run(
         Show what is being fitted, with a progress bar for each part.
     settings : mapping, optional
         Parameters of the estimators that override those of every fit, to try things quickly.
+    decisions : int
+        Of the bandit.
 
     Returns
     -------
@@ -97,12 +102,21 @@ def run(
     problems = [yacht_problem(), toy_problem(seed)]
     results: dict[str, Results] = {problem.name: {} for problem in problems}
     pairs = [(problem, method) for problem in problems for method in METHODS]
-    for i, (problem, method) in enumerate(pairs, start=1):
-        if progress:
-            print(f"[{i}/{len(pairs)}] {problem.name}: {method}", file=sys.stderr, flush=True)
-        results[problem.name][method] = fit(problem, method, seed, progress, settings)
+    total, numbers = len(pairs) + len(demo_bandit.AGENTS), itertools.count(1)
 
-    text = json.dumps(_summary(problems, results, out, seed), indent=2, ensure_ascii=False)
+    def announce(what: str) -> None:
+        if progress:
+            print(f"[{next(numbers)}/{total}] {what}", file=sys.stderr, flush=True)
+
+    for problem, method in pairs:
+        announce(f"{problem.name}: {method}")
+        results[problem.name][method] = fit(problem, method, seed, progress, settings)
+    bandit = demo_bandit.play(
+        seed, decisions, progress, lambda agent: announce(f"mushroom bandit: {agent}")
+    )
+
+    found = _summary(problems, results, out, seed) | {"bandit": bandit}
+    text = json.dumps(found, indent=2, ensure_ascii=False)
     summary = json.loads(text)
     directory = Path(out)
     report.write(directory / "results.json", text + "\n")
@@ -273,6 +287,7 @@ def _print_table(summary: Mapping[str, Any]) -> None:
     for row in rows_of(summary):
         table.add_row(*row, end_section=row[1] == REFINED)
     Console().print(table)
+    Console().print(demo_bandit.table(summary["bandit"]))
 
 
 def _page(
@@ -317,7 +332,8 @@ def _page(
         [
             report.paragraph(
                 "A network whose weights are uncertain predicts with error bars. Here are two "
-                "small problems, each learned in three ways, and what the error bars are worth."
+                "small problems, each learned in three ways, and what the error bars are worth; "
+                "and a third in which doubt decides what to try next."
             ),
             report.heading("What was run"),
             report.bullets(f"{problem.name}: {problem.about}." for problem in problems),
@@ -345,5 +361,6 @@ def _page(
                 "One split and one seed show how the pieces work. They do not settle which method "
                 "is better: that takes all splits, and is in the documentation."
             ),
+            *demo_bandit.page(summary["bandit"]),
         ],
     )

@@ -33,6 +33,10 @@ EXPERIMENTS = {
     "hyper": "s2vgd.experiments.hyper",
     "toy-classification": "s2vgd.experiments.toy_classification",
     "toy-regression": "s2vgd.experiments.toy_regression",
+    "mushroom": "s2vgd.experiments.mushroom",
+    "news": "s2vgd.experiments.news",
+    "particles": "s2vgd.experiments.particles",
+    "worlds": "s2vgd.experiments.worlds",
 }
 
 

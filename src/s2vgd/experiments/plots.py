@@ -19,6 +19,7 @@ from s2vgd.experiments.summary import Estimate
 # The rest of the colours of Okabe and Ito, and a grey.
 PALETTE = (*COLOURS, "#56b4e9", "#e69f00", "#8c8c8c")
 _MARKERS = ("o", "s", "^", "D")
+_DASHES = ("-", "--", ":")
 _DIVERGING, _SEQUENTIAL = "RdBu_r", "viridis"
 
 
@@ -177,4 +178,34 @@ def heat(
         right.plot(range(len(columns)), values[i], "o-", color=PALETTE[i % len(PALETTE)], label=row)
     right.set(xticks=range(len(columns)), xticklabels=columns, xlabel=labels[1], ylabel=labels[2])
     right.legend(title=labels[0])
+    return figure
+
+
+@style()
+def regret(worlds: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> Figure:
+    """Draw how cumulative regret grows, a panel a world: every seed thinly, their mean boldly.
+
+    Parameters
+    ----------
+    worlds : mapping of str to mapping of str to sequence of mapping
+        By world and method, of each seed ``steps`` and ``regret`` (P,). The mean is drawn where
+        all seeds have the same steps.
+    """
+    figure, axes = panels(len(worlds), height=5.0, width=8.4 if len(worlds) == 1 else 5.6)
+    names = list(dict.fromkeys(method for found in worlds.values() for method in found))
+    for axis, (world, found) in zip(axes, worlds.items(), strict=True):
+        for method, seeds in found.items():
+            i = names.index(method)
+            colour, dash = PALETTE[i % len(PALETTE)], _DASHES[i // len(PALETTE) % len(_DASHES)]
+            for seed in seeds:
+                positive = np.where(np.asarray(seed["regret"]) > 0, seed["regret"], np.nan)
+                axis.plot(seed["steps"], positive, color=colour, linewidth=0.5, alpha=0.45)
+            if all(seed["steps"] == seeds[0]["steps"] for seed in seeds):
+                mean = np.mean([seed["regret"] for seed in seeds], axis=0)
+                axis.plot(seeds[0]["steps"], mean, dash, color=colour, linewidth=1.8, label=method)
+        axis.set(title=world, xlabel="decisions", yscale="log")
+        axis.set_xlim(left=0)
+    axes[0].set_ylabel("cumulative expected regret")
+    handles = {h.get_label(): h for axis in axes for h in axis.get_legend_handles_labels()[0]}
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4)
     return figure

@@ -12,7 +12,19 @@ from pathlib import Path
 from s2vgd.experiments import figures, plots, records, report
 from s2vgd.experiments.display import describe, duration
 from s2vgd.experiments.records import Row
-from s2vgd.experiments.sections import Section, Table, hyper, label, table1, table2, toys
+from s2vgd.experiments.sections import (
+    Section,
+    Table,
+    hyper,
+    label,
+    mushroom,
+    news,
+    particles,
+    table1,
+    table2,
+    toys,
+    worlds,
+)
 
 SECTIONS: dict[str, Callable[[list[Row]], Section]] = {
     "table1": table1.section,
@@ -20,6 +32,10 @@ SECTIONS: dict[str, Callable[[list[Row]], Section]] = {
     "hyper": hyper.section,
     "toy-classification": toys.classification,
     "toy-regression": toys.regression,
+    "mushroom": mushroom.section,
+    "news": news.section,
+    "particles": particles.section,
+    "worlds": worlds.section,
 }
 _TITLE = "S²VGD: the paper's results, run again"
 
@@ -54,8 +70,8 @@ def write(results: Path, out: Path) -> Path:
         _TITLE,
         [
             report.paragraph(
-                "Every supervised result of Structured Stein Variational Gradient Descent, with "
-                "the methods it was compared with and some it was not. Test data are used once, to "
+                "Results of Structured Stein Variational Gradient Descent, with the methods it was "
+                "compared with and some it was not. Test data are used once, to "
                 "score. All sentences and figures here are made from the result files."
             ),
             report.heading("In short"),

@@ -43,6 +43,18 @@ LABELS = {
     "gp": "GP",
     "ngboost": "NGBoost",
     "bde": "bde",
+    "s2vgd_paper": "S²VGD, paper's settings",
+    "svgd_paper": "SVGD, paper's settings",
+    "epsilon_greedy_0": "greedy, learned noise",
+    "epsilon_greedy_1": "ε-greedy 1 %, learned noise",
+    "epsilon_greedy_3": "ε-greedy 3 %, learned noise",
+    "greedy_fixed": "greedy, fixed noise",
+    "linucb": "LinUCB",
+    "lints": "LinTS, known noise",
+    "lints_unknown": "LinTS, unknown noise",
+    "neural_linear": "NeuralLinear",
+    "bootstrap": "bootstrapped ensemble",
+    "uniform": "uniform",
 }
 
 
