@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from s2vgd.experiments import demo, figures, reading, report
+from s2vgd.experiments import demo, demo_bandit, figures, reading, report
 from s2vgd.predictive import from_components
 from s2vgd.refine import Diagnostics
 
 # With the same noise everywhere S²VGD and S²VGD refined are one model, compiled once.
 TINY = {"steps": 3, "particles": 3, "hidden": (5,), "refine": None, "noise": "constant"}
+DECISIONS = 40
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
@@ -57,7 +58,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     directory = tmp_path_factory.mktemp("demo") / "new" / "report"
-    summary = demo.run(directory, seed=1, progress=False, settings=TINY)
+    summary = demo.run(directory, seed=1, progress=False, settings=TINY, decisions=DECISIONS)
     return directory, summary, (directory / "index.html").read_text(encoding="utf-8")
 
 
@@ -69,9 +70,8 @@ def test_results_file_holds_what_run_returns(ran):
 
 def test_every_method_has_its_row_with_the_numbers_of_the_results_file(ran):
     _, summary, text = ran
-    header, *rows = Page(text).rows
+    header, *rows = Page(text).rows[: 1 + 2 * len(demo.METHODS)]
     assert header == demo.HEADER
-    assert len(rows) == 2 * len(demo.METHODS)
     by_name = {(row[0], row[1]): row[2:] for row in rows}
     for problem, found in summary["problems"].items():
         for method, scores in found["methods"].items():
@@ -80,6 +80,18 @@ def test_every_method_has_its_row_with_the_numbers_of_the_results_file(ran):
             assert float(log_likelihood) == pytest.approx(scores["log_likelihood"], abs=5e-4)
             assert float(coverage.rstrip(" %")) == pytest.approx(100 * scores["coverage"], abs=0.05)
             assert float(seconds) == pytest.approx(scores["seconds"], abs=0.05)
+
+
+def test_every_agent_has_its_row_with_the_regret_of_every_seed(ran):
+    _, summary, text = ran
+    header, *rows = Page(text).rows[1 + 2 * len(demo.METHODS) :]
+    assert header == demo_bandit.HEADER and len(rows) == len(demo_bandit.AGENTS)
+    for row, (name, agent) in zip(rows, summary["bandit"]["agents"].items(), strict=True):
+        assert row[:2] == [name, ", ".join(f"{value:,.0f}" for value in agent["regret"])]
+        assert [curve["regret"][-1] for curve in agent["curves"]] == agent["regret"]
+        assert agent["curves"][0]["steps"][-1] == DECISIONS
+    for sentence in summary["bandit"]["reading"]:
+        assert sentence in text
 
 
 def test_the_same_rows_are_judged_by_the_definition_of_each_score(ran):
@@ -98,7 +110,7 @@ def test_the_same_rows_are_judged_by_the_definition_of_each_score(ran):
 def test_page_is_well_formed_and_its_figures_are_inside_it(ran):
     _, _, text = ran
     page = Page(text)
-    assert page.tags.count("svg") == page.tags.count("figure") == 3
+    assert page.tags.count("svg") == page.tags.count("figure") == 4
     assert len(page.ids) == len(set(page.ids)), "an id occurs twice"
     used = re.findall(r'xlink:href="#([^"]+)"|url\(#([^)]+)\)', text)
     assert {one or other for one, other in used} <= set(page.ids)
@@ -131,11 +143,13 @@ def test_page_follows_the_readers_colours_and_says_what_was_run(ran):
 def test_run_replaces_an_old_report_and_prints_the_table(ran, capsys, tmp_path):
     """Fits are the same as in the fixture, hence compiled already."""
     (tmp_path / "index.html").write_text("old")
-    demo.run(tmp_path, seed=1, progress=True, settings=TINY)
+    demo.run(tmp_path, seed=1, progress=True, settings=TINY, decisions=DECISIONS)
     assert (tmp_path / "index.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     printed = capsys.readouterr()
     assert all(method in printed.out for method in demo.METHODS)
-    assert "[6/6] toy: S²VGD refined" in printed.err
+    assert all(agent in printed.out for agent in ("LinUCB", "uniform"))
+    assert "[6/10] toy: S²VGD refined" in printed.err
+    assert "[10/10] mushroom bandit: uniform" in printed.err
     assert " left" in printed.err
 
 
@@ -143,7 +157,7 @@ def test_run_replaces_an_old_report_and_prints_the_table(ran, capsys, tmp_path):
 def test_the_refined_fits_report_on_their_chains(tmp_path):
     settings = {**TINY, "noise": "input", "refine": "hmc", "warmup": 5, "draws": 5, "thin": 1}
     with pytest.warns(UserWarning):
-        summary = demo.run(tmp_path, progress=False, settings=settings)
+        summary = demo.run(tmp_path, progress=False, settings=settings, decisions=DECISIONS)
     for found in summary["problems"].values():
         assert found["reading"][-1].startswith("The chains of S²VGD refined complain: ")
 

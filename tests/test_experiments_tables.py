@@ -13,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 from s2vgd import datasets
 from s2vgd.errors import DivergedError
 from s2vgd.experiments import (
+    bandit_agents,
     bde,
     contenders,
     harness,
@@ -163,6 +164,7 @@ def test_a_quick_grid_is_small_marked_and_apart_from_the_full_one(name):
 
 def test_every_method_of_every_grid_has_a_name_that_is_known_or_planned():
     known = {*contenders.names(), *PLANNED, table1.PEEKED, *table2.VARIANTS}
+    known |= set(bandit_agents.BUILDERS)
     for name in harness.EXPERIMENTS:
         assert set(harness.experiment(name).CONFIG.methods) <= known
 

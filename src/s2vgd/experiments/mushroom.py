@@ -48,8 +48,7 @@ def settings(std: float) -> dict[str, dict[str, Any]]:
     # As many rows a decision, but in batches of 512, with steps that grow smaller.
     cadence = {"batch_size": 512, "every": 8, "learning_rate": 0.02, "decay": 30.0}
     chosen = {**network, "learning": cadence}
-    # Randomised prior functions, small beside the rewards: without them one seed in some tens never
-    # ate again after its first bad mushrooms.
+    # Randomised prior functions, small beside the rewards, for particles that agree too soon.
     anchored = {**chosen, **fixed, "anchor_scale": 0.1}
     s2vgd: dict[str, Any] = {"particles": 20, "reflections": 1, "scales": "lognormal"}
     svgd: dict[str, Any] = {"particles": 20, "reflections": 0, "scales": None}
@@ -58,16 +57,16 @@ def settings(std: float) -> dict[str, dict[str, Any]]:
         "svgd": {**anchored, **svgd},
         "s2vgd_paper": {**paper, **fixed, **s2vgd},
         "svgd_paper": {**paper, **fixed, **svgd},
-        "vmg": {**paper, **fixed},
-        "epsilon_greedy_0": {**paper, **learned, "epsilon": 0.0},
-        "epsilon_greedy_1": {**paper, **learned, "epsilon": 0.01},
-        "epsilon_greedy_3": {**paper, **learned, "epsilon": 0.03},
+        "vmg": {**network, **fixed, "learning": {"batch_size": 64, "learning_rate": 0.01}},
+        "epsilon_greedy_0": {**chosen, **learned, "epsilon": 0.0},
+        "epsilon_greedy_1": {**chosen, **learned, "epsilon": 0.01},
+        "epsilon_greedy_3": {**chosen, **learned, "epsilon": 0.03},
         "greedy_fixed": {**chosen, **fixed, "epsilon": 0.0},
         "linucb": {"alpha": round(5 / 7 * std, 3), "ridge": 1.0},
         "lints": {"noise": round(1.5 / 7 * std, 3), "ridge": 1.0},
         "lints_unknown": {"noise": None, "ridge": 1.0},
-        "neural_linear": {**chosen, **fixed, "noise": None, "ridge": 1.0, "refresh": 100},
-        "bootstrap": {**chosen, **fixed},
+        "neural_linear": {**chosen, **fixed, "noise": round(3 / 7 * std, 3), "refresh": 500},
+        "bootstrap": {**paper, **fixed},
         "uniform": {},
     }
 
