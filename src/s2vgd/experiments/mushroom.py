@@ -5,8 +5,9 @@ eat an edible one 5, and to eat a poisonous one -10 or, with probability one hal
 al. (2015), from whom the paper has it, it is -35. The regret is exact: expected rewards are known.
 
 The number of a split is the seed of a simulation. All methods with the same seed meet the same
-mushrooms and the same luck, and are compared in pairs. Settings were chosen on seeds below 1000,
-and what is reported is on seeds from 1000 on, that no choice has seen.
+mushrooms and the same luck, and are compared in pairs. Settings were chosen on seeds below 1000; a
+first choice for the Stein agents met seeds from 1000 on and was given up for the present one. What
+is reported is on seeds from 2000 on, that neither choice nor doubt has seen.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from s2vgd.experiments.harness import Grid, Outcome, as_json, load
 from s2vgd.experiments.records import Run
 
 NAME = "mushroom"
-FRESH = 1000
+FRESH = 2000
 """The first seed that no setting was chosen on."""
 BAD = {"mushroom": -10.0, "mushroom-blundell": -35.0}
 """What a poisonous mushroom costs if it does not go well."""
@@ -46,10 +47,16 @@ def settings(std: float) -> dict[str, dict[str, Any]]:
     # The paper's: batches of 64, step size 1e-3, one gradient step a decision.
     paper = {**network, "learning": {"batch_size": 64, "learning_rate": 1e-3}}
     # As many rows a decision, but in batches of 512, with steps that grow smaller.
-    cadence = {"batch_size": 512, "every": 8, "learning_rate": 0.02, "decay": 30.0}
-    chosen = {**network, "learning": cadence}
-    # Randomised prior functions, small beside the rewards, for particles that agree too soon.
-    anchored = {**chosen, **fixed, "anchor_scale": 0.1}
+    cadence = {"batch_size": 512, "every": 8}
+    chosen = {**network, "learning": {**cadence, "learning_rate": 0.02, "decay": 30.0}}
+    # With randomised prior functions about as large as the rewards. Without them the particles come
+    # to agree on some per cent of edible mushrooms that they have hardly tasted, and never eat them.
+    anchored = {
+        **network,
+        **fixed,
+        "learning": {**cadence, "learning_rate": 0.01, "decay": 100.0},
+        "anchor_scale": round(3 / 7 * std, 3),
+    }
     s2vgd: dict[str, Any] = {"particles": 20, "reflections": 1, "scales": "lognormal"}
     svgd: dict[str, Any] = {"particles": 20, "reflections": 0, "scales": None}
     return {

@@ -42,6 +42,8 @@ BEST = "best"
 
 # Licensed, converted by everyone for themselves: there is no checksum to publish.
 _FILE = DataFile("news", (Form("r6a.parquet", ""),))
+# Of agents that have one name with several settings.
+_VARIANTS = {"linucb_hybrid": "linucb"}
 _SLOTS = 20
 _DAY = 86_400
 
@@ -50,7 +52,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 def settings() -> dict[str, dict[str, Any]]:
     """Return the settings of all methods."""
-    learning = {"batch_size": 100, "learning_rate": 1e-2, "every": 20, "steps": 2}
+    learning = {"batch_size": 100, "learning_rate": 1e-2, "every": 20, "steps": 5}
     network: dict[str, Any] = {"hidden": [50], "warmup": 0, "learning": learning}
     clicks: dict[str, Any] = {**network, "reward": ["bernoulli"]}
     return {
@@ -89,6 +91,8 @@ class Config(Grid):
     update_every : int
         Observations from one update of the agent to the next: 20 of them are some 400 visits, a few
         minutes of the simulated log and less of the real one.
+    warmup : int
+        Observations at the beginning for which articles are drawn at random, whatever the method.
     settings : mapping of str to mapping
         Settings of the methods.
     """
@@ -100,6 +104,7 @@ class Config(Grid):
     days: int = 10
     every: int = 20_000
     update_every: int = 20
+    warmup: int = 200
     settings: Settings = field(default_factory=settings)
 
 
@@ -134,6 +139,7 @@ def row_settings(config: Config, name: str, method: str, **more: Any) -> dict[st
         "days": config.days,
         "every": config.every,
         "update_every": config.update_every,
+        "warmup": config.warmup,
         "agent": {**config.settings.get(method, {}), **more},
     }
     return as_json(chosen | ({"quick": True} if config.quick else {}))
@@ -168,7 +174,12 @@ def play(run: Run) -> Outcome:
             raise NotRun("truth missing: nobody knows the best policy on a real log")
         policy = Best(truth)
     else:
-        policy = AgentPolicy(partial(_agent, run.method, config["agent"]), run.random_state)
+        policy = AgentPolicy(
+            partial(agent, run.method, config["agent"]),
+            run.random_state,
+            warmup=config["warmup"],
+            width=_SLOTS,
+        )
     judged = Judged(policy, truth) if truth is not None else policy
     result = replay_blocks(judged, log, update_every=config["update_every"], every=config["every"])
     scores = {
@@ -182,11 +193,9 @@ def play(run: Run) -> Outcome:
     return Outcome(scores, _points(result))
 
 
-def _agent(method: str, chosen: Mapping[str, Any], shape: ContextShape) -> Agent:
-    return bandit_agents.build(_ALIASES.get(method, method), shape, chosen)
-
-
-_ALIASES = {"linucb_hybrid": "linucb"}
+def agent(method: str, chosen: Mapping[str, Any], shape: ContextShape) -> Agent:
+    """Return the agent of a method, with its settings as JSON has them."""
+    return bandit_agents.build(_VARIANTS.get(method, method), shape, chosen)
 
 
 def _points(result: Replay) -> dict[str, Any]:
