@@ -9,11 +9,13 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 demo: install
 	$(BIN)/s2vgd demo
 
+# Most tests compile quickly and run slowly; the marked ones as users do. See tests/conftest.py.
 test: lint
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not optimised"
+	XLA_FLAGS= $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and optimised"
 
 slow: install
-	$(BIN)/python -m pytest -m slow
+	XLA_FLAGS= $(BIN)/python -m pytest -m slow
 
 lint: install
 	$(BIN)/ruff check
@@ -29,7 +31,7 @@ bench: install
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/fit.py
 
-# Every supervised experiment of the paper, and the page of what has been run: days on two cores. It may
+# Every experiment of the paper, and the page of what has been run: days on two cores. It may
 # be stopped at any time and goes on from there.
 paper: install
 	$(BIN)/s2vgd reproduce all

@@ -49,6 +49,7 @@ ALL = jnp.ones(4, bool)
 SOME = jnp.asarray([True, True, False, True])
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(
     ("available", "epsilon", "by_hand"),
     [
@@ -64,6 +65,7 @@ def test_a_million_decisions_have_the_stated_propensities(available, epsilon, by
     assert_distributed(found, stated)
 
 
+@pytest.mark.optimised
 def test_the_particle_of_a_choice_voted_for_its_action():
     _, _, choices = frequencies(lambda key, who: choose(key, SCORES, who, 0.3), SOME, 20_000)
     particle, action = np.asarray(choices.particle), np.asarray(choices.action)
@@ -75,6 +77,7 @@ def test_the_particle_of_a_choice_voted_for_its_action():
     np.testing.assert_allclose(shares, 0.2, atol=0.02)
 
 
+@pytest.mark.optimised
 def test_epsilon_of_one_is_uniform_over_what_is_available():
     found, stated, choices = frequencies(
         lambda key, who: choose(key, SCORES, who, 1.0), SOME, 100_000
@@ -98,6 +101,7 @@ def test_a_nan_score_or_an_empty_pool_gives_nan_propensities_and_no_guess():
     assert np.isnan(empty.propensities).all()
 
 
+@pytest.mark.optimised
 def test_uniform_takes_every_available_action_equally_often():
     context = always(ContextShape(4), jnp.zeros(1))
     found, stated, _ = frequencies(

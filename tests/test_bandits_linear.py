@@ -14,6 +14,9 @@ from s2vgd.bandits import hybrid, regression
 from s2vgd.bandits.contexts import Context, ContextShape
 from s2vgd.bandits.linear import lin_ts, lin_ucb, thompson_scores
 
+# Pairs of float32 that stand for one number are at the mercy of how sums are compiled.
+pytestmark = pytest.mark.optimised
+
 N_ACTIONS, ALPHA, RIDGE = 4, 0.7, 0.5
 SHAPE = ContextShape(N_ACTIONS, shared=3, per_action=2)
 

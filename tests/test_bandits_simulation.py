@@ -124,6 +124,7 @@ def test_a_second_simulation_compiles_nothing_and_is_the_same(whole):
     assert compiled._cache_size() == before == 1
 
 
+@pytest.mark.optimised
 def test_agents_with_the_same_seed_meet_the_same_contexts_and_luck():
     always_eat, record = _constant(worlds.EAT), []
     for agent in (always_eat, uniform()):
@@ -141,6 +142,7 @@ def _constant(action):
     return Agent(lambda key: (), act, lambda state, *rest: state)
 
 
+@pytest.mark.optimised
 def test_seeds_differ_and_a_run_does_not_depend_on_its_neighbours():
     both = simulate(uniform(), WORLD, 300, seeds=(1, 2)).record
     alone = simulate(uniform(), WORLD, 300, seeds=(2,)).record

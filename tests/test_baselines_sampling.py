@@ -15,6 +15,9 @@ from s2vgd.errors import DivergedError
 from s2vgd.likelihoods import Gaussian
 from s2vgd.networks import MLP
 
+# Long chains of short steps.
+pytestmark = pytest.mark.optimised
+
 NOISE, VARIANCE = 0.5, 2.0
 
 # -- the step, on a Gaussian that is known --------------------------------------------------------

@@ -208,6 +208,7 @@ def test_particles_differ_in_everything_that_is_drawn():
         assert np.isfinite(leaf).all()
 
 
+@pytest.mark.optimised
 def test_structure_does_not_change_the_network_drawn():
     """SVGD and S2VGD with one key start from the same C: comparisons are paired."""
     models = small_bnn(), small_bnn(structure=PLAIN)

@@ -1,5 +1,7 @@
 """The demonstration, on tiny fits: the page it writes, the numbers beside it, and its sentences."""
 
+import base64
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -7,14 +9,17 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from PIL import Image
 
-from s2vgd.experiments import demo, demo_bandit, figures, reading, report
+from s2vgd.experiments import demo, demo_bandit, demo_control, figures, reading, report
 from s2vgd.predictive import from_components
 from s2vgd.refine import Diagnostics
 
 # With the same noise everywhere S²VGD and S²VGD refined are one model, compiled once.
 TINY = {"steps": 3, "particles": 3, "hidden": (5,), "refine": None, "noise": "constant"}
 DECISIONS = 40
+ITERATIONS = 2
+SHORT = {"settings": TINY, "decisions": DECISIONS, "iterations": ITERATIONS}
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
@@ -55,10 +60,18 @@ class Page(HTMLParser):
             self.styles.append(data)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_policies():
+    """Compiling takes longer than learning, and small networks compile sooner."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(demo_control.SETTINGS, "hidden", [5])
+        yield
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     directory = tmp_path_factory.mktemp("demo") / "new" / "report"
-    summary = demo.run(directory, seed=1, progress=False, settings=TINY, decisions=DECISIONS)
+    summary = demo.run(directory, seed=1, progress=False, **SHORT)
     return directory, summary, (directory / "index.html").read_text(encoding="utf-8")
 
 
@@ -94,6 +107,20 @@ def test_every_agent_has_its_row_with_the_regret_of_every_seed(ran):
         assert sentence in text
 
 
+def test_the_policies_have_their_curve_their_sentences_and_a_film_that_moves(ran):
+    _, summary, text = ran
+    found = summary["control"]
+    assert found["curve"]["iterations"] == list(range(1, ITERATIONS + 1))
+    assert found["environment_steps"] == ITERATIONS * 16 * 10 * 500
+    for sentence in found["reading"]:
+        assert sentence in text
+    (source,) = [
+        value for tag, name, value in Page(text).attributes if (tag, name) == ("img", "src")
+    ]
+    with Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))) as film:
+        assert film.format == "GIF" and film.n_frames > 1
+
+
 def test_the_same_rows_are_judged_by_the_definition_of_each_score(ran):
     """RMSE and coverage again, from predictions made by a model fitted a second time."""
     _, summary, _ = ran
@@ -110,7 +137,8 @@ def test_the_same_rows_are_judged_by_the_definition_of_each_score(ran):
 def test_page_is_well_formed_and_its_figures_are_inside_it(ran):
     _, _, text = ran
     page = Page(text)
-    assert page.tags.count("svg") == page.tags.count("figure") == 4
+    assert page.tags.count("svg") == 5 and page.tags.count("img") == 1
+    assert page.tags.count("figure") == 6
     assert len(page.ids) == len(set(page.ids)), "an id occurs twice"
     used = re.findall(r'xlink:href="#([^"]+)"|url\(#([^)]+)\)', text)
     assert {one or other for one, other in used} <= set(page.ids)
@@ -119,10 +147,11 @@ def test_page_is_well_formed_and_its_figures_are_inside_it(ran):
 def test_page_asks_nothing_of_the_network(ran):
     _, _, text = ran
     page = Page(text)
-    assert not {"script", "link", "iframe", "img", "object", "embed"} & set(page.tags)
+    assert not {"script", "link", "iframe", "object", "embed"} & set(page.tags)
     for tag, name, value in page.attributes:
         if name in ("src", "href", "xlink:href", "action", "data", "srcset"):
-            assert value.startswith("#"), f"<{tag} {name}={value!r}>"
+            inside = "data:image/gif;base64," if tag == "img" else "#"
+            assert value.startswith(inside), f"<{tag} {name}={value[:80]!r}>"
     styles = " ".join(page.styles) + " ".join(v for _, n, v in page.attributes if n == "style")
     assert "@import" not in styles
     assert not re.search(r"url\((?!#)", styles)
@@ -143,13 +172,14 @@ def test_page_follows_the_readers_colours_and_says_what_was_run(ran):
 def test_run_replaces_an_old_report_and_prints_the_table(ran, capsys, tmp_path):
     """Fits are the same as in the fixture, hence compiled already."""
     (tmp_path / "index.html").write_text("old")
-    demo.run(tmp_path, seed=1, progress=True, settings=TINY, decisions=DECISIONS)
+    demo.run(tmp_path, seed=1, progress=True, **SHORT)
     assert (tmp_path / "index.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     printed = capsys.readouterr()
     assert all(method in printed.out for method in demo.METHODS)
     assert all(agent in printed.out for agent in ("LinUCB", "uniform"))
-    assert "[6/10] toy: S²VGD refined" in printed.err
-    assert "[10/10] mushroom bandit: uniform" in printed.err
+    assert "[6/11] toy: S²VGD refined" in printed.err
+    assert "[10/11] mushroom bandit: uniform" in printed.err
+    assert "[11/11] control: Cartpole" in printed.err
     assert " left" in printed.err
 
 
@@ -157,7 +187,7 @@ def test_run_replaces_an_old_report_and_prints_the_table(ran, capsys, tmp_path):
 def test_the_refined_fits_report_on_their_chains(tmp_path):
     settings = {**TINY, "noise": "input", "refine": "hmc", "warmup": 5, "draws": 5, "thin": 1}
     with pytest.warns(UserWarning):
-        summary = demo.run(tmp_path, progress=False, settings=settings, decisions=DECISIONS)
+        summary = demo.run(tmp_path, progress=False, **{**SHORT, "settings": settings})
     for found in summary["problems"].values():
         assert found["reading"][-1].startswith("The chains of S²VGD refined complain: ")
 
@@ -254,6 +284,7 @@ def test_plain_text_is_escaped_everywhere():
         report.facts([(odd, odd)]),
         report.table(odd, [odd], [[odd]]),
         report.figure("<svg ></svg>", odd),
+        report.film(b"GIF89a", odd, odd),
     ]
     text = report.page(odd, pieces)
     assert "<b>" not in text

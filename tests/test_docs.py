@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 import s2vgd
 from s2vgd import S2VGDClassifier, S2VGDRegressor
 from s2vgd.cli import app
+from s2vgd.control import SteinPolicyGradient
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -58,15 +59,24 @@ def short_fits(monkeypatch, tmp_path):
         for parameter in SHORT.keys() & defaults.keys():
             monkeypatch.setitem(defaults, parameter, SHORT[parameter])
         monkeypatch.setattr(estimator.__init__, "__defaults__", (SHORT["hidden"],))
+    train = SteinPolicyGradient.train
+    monkeypatch.setattr(
+        SteinPolicyGradient,
+        "train",
+        lambda self, iterations, **settings: train(self, min(iterations, 2), **settings),
+    )
     monkeypatch.chdir(tmp_path)
 
 
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
-LONG = {"docs/choosing.md", "docs/extending/network.md"}  # much to compile
+LONG = {"docs/choosing.md", "docs/control.md", "docs/extending/network.md"}  # much to compile
+EXACT = {"docs/bandits.md", "docs/news.md"}  # linear agents, see tests/test_bandits_linear.py
 
 
 def as_parameter(page):
-    return pytest.param(page, id=name(page), marks=[pytest.mark.slow] * (name(page) in LONG))
+    marks = [pytest.mark.slow] * (name(page) in LONG)
+    marks += [pytest.mark.optimised] * (name(page) in EXACT)
+    return pytest.param(page, id=name(page), marks=marks)
 
 
 def test_the_pages_that_must_have_code_have_it():

@@ -183,7 +183,7 @@ def line(method, split, metrics=None, dataset="mushroom", experiment="mushroom",
     }
 
 
-def played(method, at_end, early=500.0, start=200.0, first=1000, **more):
+def played(method, at_end, early=500.0, start=200.0, first=mushroom.FRESH, **more):
     return [
         line(
             method,
@@ -271,7 +271,7 @@ def test_a_lead_over_linucb_that_could_be_chance_is_not_reached():
 
 def test_a_seed_that_failed_is_counted_and_fails_the_target():
     rows = played("s2vgd", [700.0] * 9)
-    rows.append(line("s2vgd", 1009, error={"type": "DivergedError", "message": ""}))
+    rows.append(line("s2vgd", mushroom.FRESH + 9, error={"type": "DivergedError", "message": ""}))
     section = mushroom_section.section(rows)
     assert cells(section.tables[0])["S²VGD"]["seeds"] == "9, 1 failed"
     assert "Not reached: the worst has 700, and 1 seeds failed" in said(section, "no seed of S²VGD")
@@ -301,7 +301,11 @@ def test_seeds_that_settings_were_chosen_on_are_not_shown():
 
 
 def test_shorter_runs_have_a_dash_and_no_claim():
-    rows = [line(m, 1000 + i, {"regret_1000": 100.0}) for m in ("s2vgd", "svgd") for i in range(3)]
+    rows = [
+        line(m, mushroom.FRESH + i, {"regret_1000": 100.0})
+        for m in ("s2vgd", "svgd")
+        for i in range(3)
+    ]
     section = mushroom_section.section(rows)
     assert cells(section.tables[0])["S²VGD"]["at 50,000"] == "–"
     difference = cells(section.tables[1])["S²VGD − SVGD"]
@@ -337,7 +341,7 @@ def world_rows(values, splits=3):
     return [
         line(
             method,
-            1000 + i,
+            mushroom.FRESH + i,
             {"regret": 10.0 * value, "relative": value + 0.1 * i},
             dataset=name,
             experiment="worlds",

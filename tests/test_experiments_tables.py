@@ -16,8 +16,10 @@ from s2vgd.experiments import (
     bandit_agents,
     bde,
     contenders,
+    control,
     harness,
     hyper,
+    news,
     scores,
     table1,
     table2,
@@ -164,7 +166,7 @@ def test_a_quick_grid_is_small_marked_and_apart_from_the_full_one(name):
 
 def test_every_method_of_every_grid_has_a_name_that_is_known_or_planned():
     known = {*contenders.names(), *PLANNED, table1.PEEKED, *table2.VARIANTS}
-    known |= set(bandit_agents.BUILDERS)
+    known |= {*bandit_agents.BUILDERS, *control.METHODS, *news.settings()}
     for name in harness.EXPERIMENTS:
         assert set(harness.experiment(name).CONFIG.methods) <= known
 

@@ -17,6 +17,9 @@ from s2vgd.kernels import (
     squared_distances,
 )
 
+# Rounding decides: distances of close particles, and exact zeros and ones.
+pytestmark = pytest.mark.optimised
+
 BLOCKS = (Block("a/w", 0, 3), Block("a/b", 3, 4), Block("c/w", 4, 9))
 
 
@@ -208,3 +211,14 @@ def test_bad_beta(beta):
 def test_bad_groups(groups):
     with pytest.raises(ValueError, match="groups"):
         layerwise(groups=groups)
+
+
+def test_a_factor_multiplies_the_median_bandwidth_and_nothing_else():
+    particles = jax.random.normal(jax.random.key(0), (5, 3))
+    whole, half = rbf()(particles), rbf(factor=0.5)(particles)
+    np.testing.assert_allclose(half.bandwidth, whole.bandwidth / 2, rtol=1e-6)
+    same = rbf(float(half.bandwidth))(particles)
+    np.testing.assert_allclose(half.matrix, same.matrix, rtol=1e-4)
+    np.testing.assert_allclose(half.repulsion, same.repulsion, rtol=1e-3, atol=1e-5)
+    with pytest.raises(ValueError, match="factor"):
+        rbf(factor=0.0)

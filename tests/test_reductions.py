@@ -23,6 +23,9 @@ from s2vgd.networks import MLP
 from s2vgd.priors import FixedPrior
 from s2vgd.structure import Structure, StructuredWeight, structure_weights
 
+# Two programs have to agree in every bit.
+pytestmark = pytest.mark.optimised
+
 N, FEATURES, STD, VARIANCE = 30, 5, 0.5, 2.0
 LIKELIHOOD, PRIOR = Gaussian(fixed_std=STD), FixedPrior(variance=VARIANCE)
 NETWORK = MLP(FEATURES, (6,), 1, "tanh")

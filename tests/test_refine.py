@@ -180,6 +180,7 @@ def test_same_key_same_draws_and_nothing_is_compiled_twice(refined, method):
     assert not np.any(first == other)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("method", ["mclmc", "hmc"])
 def test_draws_do_not_depend_on_the_number_of_cores(refined, method, monkeypatch):
     monkeypatch.setattr("s2vgd.refine.n_cores", lambda: 1)

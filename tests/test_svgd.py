@@ -11,6 +11,9 @@ import pytest
 from s2vgd import svgd
 from s2vgd.kernels import imq, layerwise, rbf
 
+# Two programs have to agree in every bit.
+pytestmark = pytest.mark.optimised
+
 CENTRE = 0.3
 COLUMNS = {"bias": slice(0, 1), "kernel": slice(1, 7), "shape": slice(7, 11)}
 

@@ -195,6 +195,7 @@ def test_double_precision_is_kept():
 # --- cutting it up ---
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("batch_size", [None, 5])
 def test_looking_more_often_does_not_change_a_bit(tmp_path, batch_size):
     plain = run(batch_size=batch_size)
@@ -211,6 +212,7 @@ def test_looking_more_often_does_not_change_a_bit(tmp_path, batch_size):
         assert same_bits(plain.history, other.history), i
 
 
+@pytest.mark.optimised
 def test_long_chunks_are_the_same_steps_too():
     """More steps in a chunk than the loop's buffer holds."""
     assert same_bits(run(steps=600, chunk=600).state, run(steps=600, chunk=50).state)
@@ -568,6 +570,7 @@ def test_cosine_adam_is_adam_on_a_cosine_and_one_object():
 # --- with the real algorithm ---
 
 
+@pytest.mark.optimised
 def test_svgd_trains_and_resumes_to_the_bit(tmp_path):
     from s2vgd import svgd
 

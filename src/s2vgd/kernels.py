@@ -76,12 +76,17 @@ class Radial:
         squared distance, elementwise.
     bandwidth : float or "median"
         A fixed h, or the paper's ``h = med^2 / log M``.
+    factor : float
+        h is multiplied by it: below 1, particles that are further apart than most go their own way.
     """
 
     profile: Profile
     bandwidth: Bandwidth = "median"
+    factor: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.factor < math.inf:
+            raise ValueError(f"factor must be positive and finite, got {self.factor!r}")
         if self.bandwidth == "median":
             return
         if isinstance(self.bandwidth, str) or not 0 < self.bandwidth < math.inf:
@@ -97,6 +102,7 @@ class Radial:
             h = median_bandwidth(squared)
         else:
             h = jnp.asarray(self.bandwidth, squared.dtype)
+        h = self.factor * h
         matrix, slope = self.profile(squared, h)
         # sum_j grad_j f(|theta_j - theta_i|^2) = 2 sum_j f'_ij (theta_j - theta_i): with the row
         # sums on the diagonal it is one matrix product. The centred particles give the same sum
@@ -105,7 +111,7 @@ class Radial:
         return KernelResult(matrix, _matmul(2 * laplacian, centred), h, squared)
 
 
-def rbf(bandwidth: Bandwidth = "median") -> Radial:
+def rbf(bandwidth: Bandwidth = "median", factor: float = 1.0) -> Radial:
     """RBF kernel ``exp(-||theta - theta'||^2 / h)``, the paper's and the default.
 
     Parameters
@@ -113,8 +119,10 @@ def rbf(bandwidth: Bandwidth = "median") -> Radial:
     bandwidth : float or "median"
         h itself, or ``"median"`` for ``h = med^2 / log M`` with med the median of the distances
         between different particles (see :func:`median_bandwidth`).
+    factor : float
+        h is multiplied by it.
     """
-    return Radial(_rbf_profile, bandwidth)
+    return Radial(_rbf_profile, bandwidth, factor)
 
 
 def imq(bandwidth: Bandwidth = "median", beta: float = -0.5) -> Radial:

@@ -11,8 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-Update = Callable[[int, float | None], None]
-"""``update(done, log_density)``: how much is done of the total, and the latest mean log density."""
+Update = Callable[[int, float | str | None], None]
+"""``update(done, log_density)``: how much is done of the total, and the latest mean log density.
+
+A text is shown as it is, for loops that have something better to tell.
+"""
 
 _LINES = 10
 
@@ -38,7 +41,7 @@ def progress_bar(
     Yields
     ------
     update : callable
-        ``update(done, log_density)``; log_density may be None.
+        ``update(done, log_density)``; log_density may be None, or a text to show in its place.
     """
     interactive = sys.stderr.isatty()
     if show is False or (show is None and not interactive):
@@ -82,7 +85,7 @@ def _rich_bar(total: int, description: str, done: int) -> Iterator[Update]:
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(description, total=total, completed=done, log_density="compiling")
 
-        def update(done: int, log_density: float | None) -> None:
+        def update(done: int, log_density: float | str | None) -> None:
             bar.update(task, completed=done, log_density=_text(log_density))
 
         yield update
@@ -92,7 +95,7 @@ def _line_printer(total: int, description: str, done: int) -> Update:
     start, first = time.monotonic(), done
     printed = done * _LINES // total
 
-    def update(done: int, log_density: float | None) -> None:
+    def update(done: int, log_density: float | str | None) -> None:
         nonlocal printed
         if done * _LINES // total == printed:
             return
@@ -104,5 +107,7 @@ def _line_printer(total: int, description: str, done: int) -> Update:
     return update
 
 
-def _text(log_density: float | None) -> str:
+def _text(log_density: float | str | None) -> str:
+    if isinstance(log_density, str):
+        return log_density
     return "" if log_density is None else f"log density {log_density:.4g}"

@@ -35,7 +35,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from s2vgd.kernels import Block, Kernel, rbf
+from s2vgd.kernels import Block, Kernel, KernelResult, rbf
 from s2vgd.layout import Layout
 
 LogDensity = Callable[[Any, Any], Array]
@@ -178,18 +178,14 @@ def build(
         particles, opt_state, count, key = state
         layout = Layout.of(particles)
         flat = layout.flatten(particles)
-        m = flat.shape[0]
         values, gradients = values_and_gradients(particles, batch)
-        at = kernel_at(flat, _blocks(particles))
-        matrix = at.matrix
+        at = kernel_at(flat, blocks(particles))
         if noise is not None:
-            matrix, root = noise(matrix, count)
+            matrix, root = noise(at.matrix, count)
+            at = at._replace(matrix=matrix)
         factor = 1.0 if anneal is None else anneal(count)
-        drive = jnp.matmul(
-            factor / m * matrix, layout.flatten(gradients), precision=lax.Precision.HIGHEST
-        )
-        direction = drive + repulsion / m * at.repulsion
-        updates, opt_state = optimizer.update(-direction, opt_state, flat)
+        drive, push = terms(at, layout.flatten(gradients), anneal=factor, repulsion=repulsion)
+        updates, opt_state = optimizer.update(-(drive + push), opt_state, flat)
         if noise is not None:
             assert key is not None, "init asks for a key when there is noise"
             key, subkey = jax.random.split(key)
@@ -199,13 +195,43 @@ def build(
         info = Info(
             bandwidth=at.bandwidth,
             log_density=jnp.mean(values),
-            drive_norm=_rms_length(drive),
-            repulsion_norm=repulsion / m * _rms_length(at.repulsion),
-            min_distance=_min_distance(at.squared_distances),
+            drive_norm=rms_length(drive),
+            repulsion_norm=rms_length(push),
+            min_distance=min_distance(at.squared_distances),
         )
         return State(moved, opt_state, count + 1, key), info
 
     return Algorithm(init, step)
+
+
+def terms(
+    kernel: KernelResult,
+    gradients: Array,
+    *,
+    anneal: float | Array = 1.0,
+    repulsion: float | Array = 1.0,
+) -> tuple[Array, Array]:
+    """Return the driving and the repulsive term of eq. (svgd_update), the sum of which is a step.
+
+    For whoever has gradients that are not those of a function: :func:`build` is for the others.
+
+    Parameters
+    ----------
+    kernel : KernelResult
+        The kernel at the M particles.
+    gradients : Array, shape (M, D)
+        Of the log density, at each particle.
+    anneal, repulsion : float
+        Weights of the two terms.
+
+    Returns
+    -------
+    drive, push : Array, shape (M, D)
+        Each divided by M.
+    """
+    m = gradients.shape[0]
+    drive = jnp.matmul(anneal / m * kernel.matrix, gradients, precision=lax.Precision.HIGHEST)
+    return drive, repulsion / m * kernel.repulsion
 
 
 def linear_annealing(steps: int, start: float = 0.0) -> Schedule:
@@ -289,27 +315,29 @@ def _checked(particles: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), particles)
 
 
-def _blocks(particles: Any) -> tuple[Block, ...]:
+def blocks(particles: Any) -> tuple[Block, ...]:
     """Say which columns of the flat particles hold which leaf; empty leaves have none."""
-    blocks = []
+    found = []
     start = 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(particles):
         stop = start + math.prod(leaf.shape[1:])
         if stop > start:
-            blocks.append(Block(_name(path), start, stop))
+            found.append(Block(_name(path), start, stop))
         start = stop
-    return tuple(blocks)
+    return tuple(found)
 
 
 def _name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def _rms_length(rows: Array) -> Array:
+def rms_length(rows: Array) -> Array:
+    """Return the root mean square of the lengths of rows (M, D)."""
     return jnp.sqrt(jnp.sum(rows * rows) / rows.shape[0])
 
 
-def _min_distance(squared: Array) -> Array:
+def min_distance(squared: Array) -> Array:
+    """Return the smallest distance between two of M particles; infinite for a single one."""
     itself = jnp.eye(squared.shape[0], dtype=bool)
     return jnp.sqrt(jnp.min(jnp.where(itself, jnp.inf, squared)))
 

@@ -135,10 +135,11 @@ class AgentPolicy:
         widest = int(block.live.sum(axis=1).max())
         if widest > self._width:
             self._width = -(-widest // _WIDTH_STEP) * _WIDTH_STEP
-        shown = [_padded(part, self._width) for part in (block.articles, block.live)]
-        context: Any = Context(block.user, *shown)  # NumPy's, which the compiled function takes
-        rows = self._rows(_padded(block.article_ids, self._width), shown[1])
-        events = block.number.astype(np.uint32), rows, context
+        articles, ids, live = (
+            _padded(part, self._width) for part in (block.articles, block.article_ids, block.live)
+        )
+        parts: Any = block.user, articles, live  # of NumPy, which compiled functions take as well
+        events = block.number.astype(np.uint32), self._rows(ids, live), Context(*parts)
         return self._build(_shape(self._width)), events
 
     def _rows(self, ids: np.ndarray, live: np.ndarray) -> np.ndarray:
@@ -159,7 +160,7 @@ class AgentPolicy:
             if fresh is not None:
                 new = jnp.repeat(fresh[None], capacity - len(leaves[i]), axis=0)
                 leaves[i] = jnp.concatenate([leaves[i], new])
-        self._state, self._capacity = tree.unflatten(leaves), capacity
+        self._state, self._capacity = jax.tree.unflatten(tree, leaves), capacity
 
 
 def _shape(width: int) -> ContextShape:
@@ -200,15 +201,15 @@ def _of_pool(state: Any, own: tuple[bool, ...], rows: Array) -> Any:
     """Return the state of an agent whose actions are the articles in these rows (W,)."""
     leaves, tree = jax.tree.flatten(state)
     parts = zip(leaves, own, strict=True)
-    return tree.unflatten([leaf.at[rows].get(mode="clip") if o else leaf for leaf, o in parts])
+    held = [leaf.at[rows].get(mode="clip") if is_own else leaf for leaf, is_own in parts]
+    return jax.tree.unflatten(tree, held)
 
 
 def _put_back(state: Any, own: tuple[bool, ...], rows: Array, pool: Any) -> Any:
     leaves, tree = jax.tree.flatten(state)
     parts = zip(leaves, jax.tree.leaves(pool), own, strict=True)
-    return tree.unflatten(
-        [leaf.at[rows].set(new, mode="drop") if o else new for leaf, new, o in parts]
-    )
+    put = [leaf.at[rows].set(new, mode="drop") if is_own else new for leaf, new, is_own in parts]
+    return jax.tree.unflatten(tree, put)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -248,9 +249,9 @@ def _learn(
     """Return the state after the rewards (B,) of actions (B,), one after the other."""
 
     def update(state: Any, event: tuple[Array, Array, Context, Array, Array]) -> tuple[Any, None]:
-        number, rows, *told = event
+        number, rows, context, action, click = event
         pool = _of_pool(state, own, rows)
-        learned = agent.update(pool, jax.random.fold_in(key, number), *told)
+        learned = agent.update(pool, jax.random.fold_in(key, number), context, action, click)
         return _put_back(state, own, rows, learned), None
 
     return jax.lax.scan(update, state, (number, rows, context, action, click))[0]

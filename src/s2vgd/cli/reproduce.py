@@ -19,7 +19,7 @@ def reproduce(
         typer.Argument(
             metavar="NAME...",
             help="table1, table2, hyper, toy-classification, toy-regression, mushroom, news, "
-            "particles, worlds, or all.",
+            "particles, worlds, control, or all.",
         ),
     ],
     quick: Annotated[

@@ -1,8 +1,9 @@
-"""The demonstration, ``s2vgd demo``: two small problems, three methods, a bandit, one page to read.
+"""The demonstration, ``s2vgd demo``: small problems of prediction, choice and control on one page.
 
 Fits the yacht data (published split 0) and the toy regression of the paper's supplement with SVGD,
-with S²VGD, and with S²VGD refined, and lets four agents choose mushrooms
-(:mod:`~s2vgd.experiments.demo_bandit`); prints two tables and writes ``index.html`` and
+with S²VGD, and with S²VGD refined, lets four agents choose mushrooms
+(:mod:`~s2vgd.experiments.demo_bandit`), and lets policies balance a pole
+(:mod:`~s2vgd.experiments.demo_control`); prints two tables and writes ``index.html`` and
 ``results.json``. Every sentence that judges a result is made from the numbers, in
 :mod:`~s2vgd.experiments.reading`.
 """
@@ -28,7 +29,7 @@ from rich.table import Table
 import s2vgd
 from s2vgd import datasets, metrics
 from s2vgd.estimators import S2VGDRegressor
-from s2vgd.experiments import demo_bandit, figures, reading, report
+from s2vgd.experiments import demo_bandit, demo_control, figures, reading, report
 from s2vgd.predictive import MixturePredictive
 
 REFINED = "S²VGD refined"
@@ -78,6 +79,7 @@ def run(
     *,
     settings: Mapping[str, Any] | None = None,
     decisions: int = demo_bandit.DECISIONS,
+    iterations: int = demo_control.ITERATIONS,
 ) -> dict[str, Any]:
     """Run the demonstration.
 
@@ -93,6 +95,8 @@ def run(
         Parameters of the estimators that override those of every fit, to try things quickly.
     decisions : int
         Of the bandit.
+    iterations : int
+        Of the policies.
 
     Returns
     -------
@@ -102,7 +106,7 @@ def run(
     problems = [yacht_problem(), toy_problem(seed)]
     results: dict[str, Results] = {problem.name: {} for problem in problems}
     pairs = [(problem, method) for problem in problems for method in METHODS]
-    total, numbers = len(pairs) + len(demo_bandit.AGENTS), itertools.count(1)
+    total, numbers = len(pairs) + len(demo_bandit.AGENTS) + 1, itertools.count(1)
 
     def announce(what: str) -> None:
         if progress:
@@ -115,12 +119,15 @@ def run(
         seed, decisions, progress, lambda agent: announce(f"mushroom bandit: {agent}")
     )
 
-    found = _summary(problems, results, out, seed) | {"bandit": bandit}
+    announce(f"control: {demo_control.NAME}")
+    control, film = demo_control.learn(seed, iterations, progress)
+
+    found = _summary(problems, results, out, seed) | {"bandit": bandit, "control": control}
     text = json.dumps(found, indent=2, ensure_ascii=False)
     summary = json.loads(text)
     directory = Path(out)
     report.write(directory / "results.json", text + "\n")
-    report.write(directory / "index.html", _page(problems, results, summary))
+    report.write(directory / "index.html", _page(problems, results, summary, film))
     _print_table(summary)
     if progress:
         print(f"wrote {directory / 'index.html'}", file=sys.stderr, flush=True)
@@ -288,10 +295,15 @@ def _print_table(summary: Mapping[str, Any]) -> None:
         table.add_row(*row, end_section=row[1] == REFINED)
     Console().print(table)
     Console().print(demo_bandit.table(summary["bandit"]))
+    for sentence in summary["control"]["reading"]:
+        Console().print(sentence)
 
 
 def _page(
-    problems: list[Problem], results: Mapping[str, Results], summary: Mapping[str, Any]
+    problems: list[Problem],
+    results: Mapping[str, Results],
+    summary: Mapping[str, Any],
+    film: bytes,
 ) -> str:
     yacht, toy = problems
     predictives = {
@@ -333,7 +345,7 @@ def _page(
             report.paragraph(
                 "A network whose weights are uncertain predicts with error bars. Here are two "
                 "small problems, each learned in three ways, and what the error bars are worth; "
-                "and a third in which doubt decides what to try next."
+                "a third in which doubt decides what to try next; and policies that learn to act."
             ),
             report.heading("What was run"),
             report.bullets(f"{problem.name}: {problem.about}." for problem in problems),
@@ -362,5 +374,6 @@ def _page(
                 "is better: that takes all splits, and is in the documentation."
             ),
             *demo_bandit.page(summary["bandit"]),
+            *demo_control.page(summary["control"], film),
         ],
     )

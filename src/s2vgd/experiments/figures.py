@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -187,9 +187,13 @@ def calibration(
 
 @style()
 def panels(
-    columns: int, height: float, rows: int = 1, width: float = 3.2
+    columns: int,
+    height: float,
+    rows: int = 1,
+    width: float = 3.2,
+    share: Literal["row", "col"] = "row",
 ) -> tuple[Figure, np.ndarray]:
-    """Return an empty figure and its axes, (columns,) or (rows, columns); a row shares its limits.
+    """Return an empty figure and its axes, (columns,) or (rows, columns).
 
     Parameters
     ----------
@@ -197,8 +201,10 @@ def panels(
         Panels across and down.
     height, width : float
         Of the figure, and of one column, in inches.
+    share : {"row", "col"}
+        Which panels have the same limits.
     """
     figure = Figure(figsize=(width * columns, height), layout="constrained")
     FigureCanvasSVG(figure)
-    axes = figure.subplots(rows, columns, sharex="row", sharey="row", squeeze=False)
+    axes = figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False)
     return figure, axes if rows > 1 else axes[0]

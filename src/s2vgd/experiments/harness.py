@@ -37,6 +37,7 @@ EXPERIMENTS = {
     "news": "s2vgd.experiments.news",
     "particles": "s2vgd.experiments.particles",
     "worlds": "s2vgd.experiments.worlds",
+    "control": "s2vgd.experiments.control",
 }
 
 

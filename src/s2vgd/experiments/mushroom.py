@@ -49,8 +49,8 @@ def settings(std: float) -> dict[str, dict[str, Any]]:
     # As many rows a decision, but in batches of 512, with steps that grow smaller.
     cadence = {"batch_size": 512, "every": 8}
     chosen = {**network, "learning": {**cadence, "learning_rate": 0.02, "decay": 30.0}}
-    # With randomised prior functions about as large as the rewards. Without them the particles come
-    # to agree on some per cent of edible mushrooms that they have hardly tasted, and never eat them.
+    # With randomised prior functions about as large as the rewards. Without them particles come to
+    # agree about one or two per cent of edible mushrooms, hardly tasted, and never eat these again.
     anchored = {
         **network,
         **fixed,

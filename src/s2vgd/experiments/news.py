@@ -10,7 +10,7 @@ every 20,000 observations.
 The number of a split is the seed of the simulated world and of the agent; on the one real log, of
 the agent alone. All methods with the same number see the same log and are compared in pairs.
 Settings were chosen on numbers below 1000, see :func:`settings`; what is reported is on numbers
-from 1000 on. Figure 3(c), in :mod:`~s2vgd.experiments.particles`, is played by :func:`play` too.
+from 2000 on. Figure 3(c), in :mod:`~s2vgd.experiments.particles`, is played by :func:`play` too.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ distributions while they are at hand; here there are only the numbers that were 
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -209,3 +210,67 @@ def regret(worlds: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> F
     handles = {h.get_label(): h for axis in axes for h in axis.get_legend_handles_labels()[0]}
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4)
     return figure
+
+
+@style()
+def learning(
+    tasks: Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]],
+    references: Mapping[str, Mapping[str, float]],
+) -> Figure:
+    """Draw how returns grow in training, a column a task and a row an estimator.
+
+    The mean over particles is a bold line with a band of one standard deviation over seeds to
+    either side; the best particle is a thin dashed line.
+
+    Parameters
+    ----------
+    tasks : mapping of str to mapping of str to mapping of str to sequence of mapping
+        By task, estimator and method, of each seed ``iterations``, ``mean`` and ``best`` (P,), and
+        ``steps_per_iteration``. Seeds are averaged where all have the same iterations.
+    references : mapping of str to mapping of str to float
+        By task, values to draw a line at, with their names.
+    """
+    rows = list(dict.fromkeys(name for found in tasks.values() for name in found))
+    figure, axes = panels(
+        len(tasks), height=1.2 + 3.0 * len(rows), rows=len(rows), width=4.0, share="col"
+    )
+    axes = np.reshape(axes, (len(rows), len(tasks)))
+    methods = list(
+        dict.fromkeys(m for found in tasks.values() for panel in found.values() for m in panel)
+    )
+    for (i, row), (j, task) in itertools.product(enumerate(rows), enumerate(tasks)):
+        axis, panel = axes[i, j], tasks[task].get(row, {})
+        for method, seeds in panel.items():
+            _learned(axis, seeds, PALETTE[methods.index(method) % len(PALETTE)], method)
+        if not panel:
+            axis.text(0.5, 0.5, "not run", ha="center", transform=axis.transAxes)
+        for name, value in references.get(task, {}).items():
+            axis.axhline(value, color=INK, linewidth=0.8, linestyle=":")
+            place = {"ha": "right", "va": "bottom", "transform": axis.get_yaxis_transform()}
+            axis.text(0.99, value, name, fontsize=7, **place)
+        axis.set_title(f"{task}, {row}")
+        if i == len(rows) - 1:
+            axis.set_xlabel(_iterations(panel))
+    for axis in axes[:, 0]:
+        axis.set_ylabel("return")
+    handles = {h.get_label(): h for axis in axes.flat for h in axis.get_legend_handles_labels()[0]}
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=5)
+    return figure
+
+
+def _learned(axis: Any, seeds: Sequence[Mapping[str, Any]], colour: str, method: str) -> None:
+    x = seeds[0]["iterations"]
+    if any(seed["iterations"] != x for seed in seeds):
+        return
+    values = np.array([seed["mean"] for seed in seeds])
+    mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1 if len(seeds) > 1 else 0)
+    axis.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+    axis.plot(x, mean, color=colour, linewidth=1.8, label=method)
+    best = np.mean([seed["best"] for seed in seeds], axis=0)
+    axis.plot(x, best, color=colour, linewidth=0.8, linestyle="--")
+
+
+def _iterations(panel: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Name the axis, and say how many steps an iteration is where all agree on it."""
+    steps = {seed["steps_per_iteration"] for seeds in panel.values() for seed in seeds}
+    return f"iterations of {steps.pop():,} steps" if len(steps) == 1 else "iterations"

@@ -6,6 +6,7 @@ the experiments' affair.
 
 from __future__ import annotations
 
+import base64
 import os
 import secrets
 from collections.abc import Iterable, Sequence
@@ -34,6 +35,7 @@ th, td { padding: 0.35rem 1.1rem 0.35rem 0; text-align: left; border-bottom: 1px
 td.number, th.number { text-align: right; }
 figure { margin: 1rem 0; }
 figure svg { display: block; width: 100%; height: auto; min-width: 34rem; }
+figure img { display: block; max-width: 100%; height: auto; }
 figcaption { color: var(--soft); max-width: 46rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.15rem 1.25rem; }
 dt { color: var(--soft); }
@@ -108,6 +110,13 @@ def figure(svg: str, caption: str) -> str:
     drawn = svg.replace("<svg ", '<svg role="img" ', 1)
     words = f"<figcaption>{escape(caption)}</figcaption>"
     return f'<figure><div class="scroll">{drawn}</div>{words}</figure>'
+
+
+def film(gif: bytes, text: str, caption: str) -> str:
+    """Return a GIF as part of the page itself, with words for those who do not see it."""
+    source = f"data:image/gif;base64,{base64.b64encode(gif).decode('ascii')}"
+    words = f"<figcaption>{escape(caption)}</figcaption>"
+    return f'<figure><img src="{source}" alt="{escape(text)}">{words}</figure>'
 
 
 def write(path: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from s2vgd.experiments.records import Row
 from s2vgd.experiments.sections import (
     Section,
     Table,
+    control,
     hyper,
     label,
     mushroom,
@@ -36,6 +37,7 @@ SECTIONS: dict[str, Callable[[list[Row]], Section]] = {
     "news": news.section,
     "particles": particles.section,
     "worlds": worlds.section,
+    "control": control.section,
 }
 _TITLE = "S²VGD: the paper's results, run again"
 

@@ -4,7 +4,7 @@ Three tables as classification bandits, a reward of 1 for naming the class; the 
 best action pays rarely and only those who look find it; a smooth synthetic world with known truth;
 and the mushrooms. Settings are those of :mod:`~s2vgd.experiments.mushroom` with the noise of each
 world put in, and were chosen on none of the other worlds. As there, the number of a split is the
-seed of a simulation, and seeds from 1000 on have been used for no choice.
+seed of a simulation, and seeds from 2000 on have been used for no choice.
 """
 
 from __future__ import annotations

@@ -55,6 +55,16 @@ LABELS = {
     "neural_linear": "NeuralLinear",
     "bootstrap": "bootstrapped ensemble",
     "uniform": "uniform",
+    "s2vgd_a2c": "S²VGD, A2C",
+    "svgd_a2c": "SVGD, A2C",
+    "svgd_star_a2c": "SVGD*, A2C",
+    "independent_a2c": "independent, A2C",
+    "single_a2c": "one agent, A2C",
+    "s2vgd_reinforce": "S²VGD, REINFORCE",
+    "svgd_reinforce": "SVGD, REINFORCE",
+    "svgd_star_reinforce": "SVGD*, REINFORCE",
+    "independent_reinforce": "independent, REINFORCE",
+    "single_reinforce": "one agent, REINFORCE",
 }
 
 
