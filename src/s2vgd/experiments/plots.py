@@ -206,6 +206,10 @@ def regret(worlds: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> F
                 axis.plot(seeds[0]["steps"], mean, dash, color=colour, linewidth=1.8, label=method)
         axis.set(title=world, xlabel="decisions", yscale="log")
         axis.set_xlim(left=0)
+        # What is lost in the first few decisions says nothing, and would take half of the panel.
+        ends = [seed["regret"][-1] for seeds in found.values() for seed in seeds]
+        if min(ends, default=0.0) > 0:
+            axis.set_ylim(bottom=min(ends) / 5)
     axes[0].set_ylabel("cumulative expected regret")
     handles = {h.get_label(): h for axis in axes for h in axis.get_legend_handles_labels()[0]}
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4)
