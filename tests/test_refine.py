@@ -21,6 +21,9 @@ from s2vgd.priors import FixedPrior
 from s2vgd.refine import Diagnostics, RefinementWarning, compile_refinement, refine
 from s2vgd.structure import Structure
 
+# Chains part at the first rounding that differs, and their figures with them.
+pytestmark = pytest.mark.optimised
+
 ROWS, NOISE, PRIOR_VARIANCE, CHAINS = 40, 0.5, 2.0, 16
 
 MODEL = BNN(
@@ -180,7 +183,6 @@ def test_same_key_same_draws_and_nothing_is_compiled_twice(refined, method):
     assert not np.any(first == other)
 
 
-@pytest.mark.optimised
 @pytest.mark.parametrize("method", ["mclmc", "hmc"])
 def test_draws_do_not_depend_on_the_number_of_cores(refined, method, monkeypatch):
     monkeypatch.setattr("s2vgd.refine.n_cores", lambda: 1)
