@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from s2vgd.control import SteinPolicyGradient
+from s2vgd.control.gradients import A2C
 from s2vgd.experiments import control, demo_control, harness, plots
 from s2vgd.experiments.mushroom import FRESH
 from s2vgd.experiments.records import Run
@@ -102,7 +103,7 @@ def test_a_run_has_the_scores_of_its_own_policies_at_every_checkpoint(ran):
     assert all(metrics[name] == metrics[f"{name}_3"] for name in every)
     assert metrics["environment_steps"] == 3 * 3 * 2 * 12
 
-    agent = {**run.config["agent"], "hidden": (5,)}
+    agent = {**run.config["agent"], "hidden": (5,), "estimator": A2C(decay=run.config["decay"])}
     again = SteinPolicyGradient("cartpole", settings={"max_steps": 12}, seed=3, **agent)
     again.train(1, progress=False)
     assert metrics["area_1"] == pytest.approx(again.history["return"][0])
@@ -122,11 +123,11 @@ def test_a_run_writes_down_its_curve_and_counts_the_parameters_of_one_policy(ran
     assert curve["iterations"] == [1, 2, 3] and curve["steps_per_iteration"] == 3 * 2 * 12
     assert all(best >= mean for best, mean in zip(curve["best"], curve["mean"], strict=True))
     assert outcome.metrics["area"] == pytest.approx(np.mean(curve["mean"]), abs=0.01)
-    # Of each matrix: C and the bias, both diagonals, and min(K, side - 1) reflections with K = 4
+    # Of each matrix: C and the bias, both diagonals, and min(K, side - 1) reflections with K = 1
     # on either side; besides, the standard deviation.
     layers = ((4, 5), (5, 1))
     plain = sum(n * m + m for n, m in layers)
-    structure = sum(side + min(4, side - 1) * side for sides in layers for side in sides)
+    structure = sum(side + min(1, side - 1) * side for sides in layers for side in sides)
     assert outcome.metrics["parameters"] == plain + structure + 1
 
 
