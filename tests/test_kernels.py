@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from s2vgd import kernels
 from s2vgd.kernels import (
     Block,
     Radial,
@@ -127,6 +128,16 @@ def test_median_with_ties():
     np.testing.assert_allclose(
         jax.jit(median_bandwidth)(jnp.asarray(upper + upper.T)), 4.0 / np.log(4), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("find", [kernels._neighbours, kernels._neighbours_by_bits])
+@pytest.mark.parametrize("rank", [0, 7, 8, 9, 10, 18])
+def test_both_ways_to_the_middle_agree_with_a_sort(find, rank):
+    """That for accelerators does not run on a CPU of its own accord; ties, zeros and infinity."""
+    values = np.array([[0, 0, 1, 1, 1], [np.inf, 3, 3, 5, 8], [2, 2, 2, 2, 2], [4, 9, 6, 7, 0]])
+    ordered = np.sort(values, axis=None).astype(np.float32)
+    found = jax.jit(lambda x: find(x, rank))(jnp.asarray(values, jnp.float32))
+    assert [float(value) for value in found] == [ordered[rank], ordered[rank + 1]]
 
 
 def test_distances_of_close_particles_far_from_the_origin():

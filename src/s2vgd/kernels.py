@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -212,11 +213,12 @@ def squared_distances(particles: Array) -> Array:
 def median_bandwidth(squared: Array) -> Array:
     """Bandwidth ``h = med^2 / log M`` from squared distances (M, M), the zero diagonal left out.
 
-    ``med`` is exactly the median (the mean of the two middle values when their number is even). It
-    is found by fixing the bits of the answer one at a time, which reads the matrix 31 times (63 in
-    float64) and from M = 100 on is about ten times faster than a sort on a CPU. Its square is not
-    allowed below the rounding error of the distances, so that particles that coincide get a
-    positive h. A single particle has no distances and gets 1.
+    ``med`` is exactly the median (the mean of the two middle values when their number is even). On
+    a CPU it is found by fixing the bits of the answer one at a time, which reads the matrix 31
+    times (63 in float64) and from M = 100 on is about ten times faster than a sort; elsewhere by a
+    sort, since 31 small programs one after another would take longer than the rest of a step.
+    Its square is not allowed below the rounding error of the distances, so that particles that
+    coincide get a positive h. A single particle has no distances and gets 1.
     """
     m = squared.shape[0]
     if m == 1:
@@ -224,13 +226,26 @@ def median_bandwidth(squared: Array) -> Array:
     # Every pair is there twice, which leaves the two middle values where they are.
     pairs = jnp.where(jnp.eye(m, dtype=bool), jnp.inf, squared)
     rank = m * (m - 1) // 2 - 1
-    lower = _kth_smallest(pairs, rank)
-    above = jnp.min(jnp.where(pairs > lower, pairs, jnp.inf))
-    upper = jnp.where(jnp.sum(pairs <= lower) > rank + 1, lower, above)
+    lower, upper = lax.platform_dependent(
+        pairs, cpu=partial(_neighbours_by_bits, rank=rank), default=partial(_neighbours, rank=rank)
+    )
     median = (jnp.sqrt(lower) + jnp.sqrt(upper)) / 2
     epsilon = jnp.finfo(squared.dtype).eps
     floor = epsilon * (epsilon + jnp.mean(squared))
     return jnp.maximum(median**2, floor) / math.log(m)
+
+
+def _neighbours(values: Array, rank: int) -> tuple[Array, Array]:
+    """Return the values at ``rank`` (from 0) and at the next one in the order of all of them."""
+    ordered = jnp.sort(values, axis=None)
+    return ordered[rank], ordered[rank + 1]
+
+
+def _neighbours_by_bits(values: Array, rank: int) -> tuple[Array, Array]:
+    """Return the same, of non-negative values, without sorting."""
+    lower = _kth_smallest(values, rank)
+    above = jnp.min(jnp.where(values > lower, values, jnp.inf))
+    return lower, jnp.where(jnp.sum(values <= lower) > rank + 1, lower, above)
 
 
 def _kth_smallest(values: Array, rank: int) -> Array:
