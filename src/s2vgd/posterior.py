@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from s2vgd import files, likelihoods, networks, priors, structure
+from s2vgd import _compiled, files, likelihoods, networks, priors, structure
 from s2vgd._description import Vocabulary
 from s2vgd.bnn import BNN
 from s2vgd.errors import ModelFileError
@@ -97,6 +97,7 @@ class Posterior:
         x = np.asarray(x)
         if x.ndim < 2:
             raise ValueError(f"x must have shape (rows, features), got {x.shape}")
+        _compiled.keep()
         # Filled up to a power of two, so that few shapes are ever compiled.
         size = 1 << max(len(x) - 1, 0).bit_length()
         filled = np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from s2vgd import _compiled
 from s2vgd._description import is_complete
 from s2vgd.bandits import snapshots
 from s2vgd.bandits.agents import Agent
@@ -79,6 +80,7 @@ class Live:
         durable: bool,
         snapshot: Snapshot | None = None,
     ) -> None:
+        _compiled.keep()
         self._setup = setup
         self._learner = Learner(setup.agent, setup.shape, seed)
         self._about = {

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from s2vgd import checkpoints, files
+from s2vgd import _compiled, checkpoints, files
 from s2vgd.bandits.agents import Agent
 from s2vgd.bandits.worlds import Rules, World
 from s2vgd.errors import DivergedError, ModelFileError
@@ -142,6 +142,7 @@ def simulate(
     """
     check_count("steps", steps, 1)
     seeds = _check_seeds(seeds)
+    _compiled.keep()
     if checkpoint_every is None:
         checkpoint_every = max(1, steps // 10)
     check_count("checkpoint_every", checkpoint_every, 1)

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 import optax
 
-from s2vgd import files
+from s2vgd import _compiled, files
 from s2vgd._description import Vocabulary
 from s2vgd.checkpoints import KIND, VERSION, Run, Store, identify
 from s2vgd.control import training
@@ -133,6 +133,7 @@ class SteinPolicyGradient:
         }
         check_count("particles", particles, 1)
         check_count("seed", seed, 0)
+        _compiled.keep()
         check_positive("learning_rate", learning_rate)
         if halve_every is not None:
             check_count("halve_every", halve_every, 1)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from s2vgd import svgd, training
+from s2vgd import _compiled, svgd, training
 from s2vgd._threads import in_background
 from s2vgd.bnn import BNN, Batch
 from s2vgd.estimators._noise import Rows, frozen
@@ -93,6 +93,7 @@ def fit(bnn: BNN, data: Batch, recipe: Recipe, seed: int, start: Any = None) -> 
     start : pytree, optional
         Particles to go on from, in place of fresh ones.
     """
+    _compiled.keep()
     init_key, train_key, refine_key = jax.random.split(jax.random.key(seed), 3)
     refinement = None
     if recipe.refine is not None:

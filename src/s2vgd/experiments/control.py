@@ -7,7 +7,7 @@ first episodes, played apart from training. How policies are trained is in :mod:
 The number of a split is the seed. Learning rates are to be chosen on seeds below
 :data:`~s2vgd.experiments.mushroom.FRESH`, from the same values for every method::
 
-    s2vgd reproduce control --splits 0:2 --set learning_rates=[0.003,0.01,0.03]
+    s2vgd reproduce control --splits 0:1 --set learning_rates=[0.003,0.01,0.03]
 
 What is reported is on seeds from there on.
 """
@@ -46,8 +46,18 @@ ESTIMATORS = ("a2c", "reinforce")
 METHODS = tuple(f"{agent}_{estimator}" for estimator in ESTIMATORS for agent in AGENTS)
 RATES = (3e-3, 1e-2, 3e-2)
 """What learning rates are chosen from."""
-LEARNING_RATES = {name: dict.fromkeys(METHODS, 1e-2) for name in ITERATIONS}
-"""The learning rates chosen: all the same, until the choice has been made on the tuning seeds."""
+_OTHERS = {
+    "cartpole": {
+        **dict.fromkeys(("independent_a2c", "single_a2c"), 3e-2),
+        "svgd_star_a2c": 3e-3,
+    },
+    "swing-up": dict.fromkeys(
+        ("s2vgd_a2c", "s2vgd_reinforce", "svgd_star_a2c", "single_a2c", "single_reinforce"), 3e-3
+    ),
+    "double-pendulum": dict.fromkeys(("svgd_star_a2c", "single_a2c", "single_reinforce"), 3e-2),
+}
+LEARNING_RATES = {name: dict.fromkeys(METHODS, 1e-2) | _OTHERS[name] for name in ITERATIONS}
+"""The learning rates chosen: of `RATES`, those with the best mean return at the end on seed 0."""
 # Apart from the numbers that training with the same seed begins with.
 _EVALUATION = 1_000_000
 

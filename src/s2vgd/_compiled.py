@@ -1,0 +1,72 @@
+"""What XLA compiled, kept on disk: the second process that needs the same program only reads it.
+
+JAX has the store; here is where it lies, and that it is on without being asked for. Whoever has
+named a directory to JAX keeps theirs, and ``S2VGD_COMPILED=off`` keeps nothing. What is compiled in
+the first place is the affair of everybody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+import jax
+
+VARIABLE = "S2VGD_COMPILED"
+LIMIT = 500_000_000
+"""Bytes; beyond that, what was used longest ago is deleted at the next start."""
+# Reading a program back takes some milliseconds; those that compile faster are not worth a file.
+_WORTH_SECONDS = 0.1
+
+
+@functools.lru_cache(maxsize=1)
+def keep() -> Path | None:
+    """Keep compiled programs from now on; return where, or None if that is not up to us.
+
+    The directory is ``S2VGD_COMPILED``, or ``compiled`` in the cache of
+    :func:`s2vgd.datasets.storage.cache_dir`, with a part of its own for each kind of processor:
+    programs for one may not run on another, and home directories are shared.
+    """
+    named = os.environ.get(VARIABLE, "")
+    if named.lower() in ("off", "0", "no") or jax.config.jax_compilation_cache_dir:
+        return None
+    from s2vgd.datasets.storage import cache_dir
+
+    root = Path(named).expanduser() if named else cache_dir() / "compiled"
+    folder = root / _processor()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return None  # a read-only home is no reason not to compute
+    _forget(folder, LIMIT)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_SECONDS)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    return folder
+
+
+def _processor() -> str:
+    """Return a short name of what this processor can do."""
+    known = platform.machine() + platform.processor()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        known += "".join(line for line in lines if line.startswith(("model name", "flags")))[:8192]
+    return hashlib.sha256(known.encode()).hexdigest()[:12]
+
+
+def _forget(folder: Path, limit: int) -> None:
+    """Delete the oldest files until the others fit; another process may be doing the same."""
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            stat = path.stat()
+            found.append((max(stat.st_atime, stat.st_mtime), stat.st_size, path))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found, key=lambda item: item[0]):
+        if total <= limit:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+        total -= size
