@@ -26,10 +26,10 @@ format: install
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# Speed against peers, as ratios in one run.
-bench: install
-	$(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/fit.py
+# Speed and quality against peers, as ratios in one run, with the table in results/bench. Hours on two
+# cores, which nothing else should use meanwhile; `make bench BENCH=--quick` takes minutes.
+bench: $(VENV)/.installed-bench
+	$(BIN)/s2vgd bench $(BENCH)
 
 # Every experiment of the paper, and the page of what has been run: days on two cores. It may
 # be stopped at any time and goes on from there.
@@ -46,6 +46,10 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) -e '.[dev]'
+	touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	$(PIP_INSTALL) -e '.[bench]'
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed

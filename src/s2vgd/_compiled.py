@@ -34,14 +34,14 @@ def keep() -> Path | None:
     named = os.environ.get(VARIABLE, "")
     if named.lower() in ("off", "0", "no") or jax.config.jax_compilation_cache_dir:
         return None
-    from s2vgd.datasets.storage import cache_dir
-
-    root = Path(named).expanduser() if named else cache_dir() / "compiled"
-    folder = root / _processor()
     try:
+        from s2vgd.datasets.storage import cache_dir
+
+        root = Path(named).expanduser() if named else cache_dir() / "compiled"
+        folder = root / _processor()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
-        return None  # a read-only home is no reason not to compute
+    except (OSError, ImportError):
+        return None  # neither a read-only home nor a bare installation keeps us from computing
     _forget(folder, LIMIT)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_SECONDS)
     jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from s2vgd.cli import datasets, evaluate, fit, news, predict, report, reproduce
+from s2vgd.cli import bench, datasets, evaluate, fit, news, predict, report, reproduce
 from s2vgd.cli.console import FriendlyGroup, print_line
 
 __all__ = ["app"]
@@ -54,6 +54,7 @@ for command in (
     datasets.datasets,
     reproduce.reproduce,
     report.report,
+    bench.bench,
 ):
     app.command()(command)
 app.add_typer(news.app)

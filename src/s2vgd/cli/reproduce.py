@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,13 @@ import typer
 
 from s2vgd.cli.console import print_line, say
 from s2vgd.errors import DataError
+
+
+class EngineName(StrEnum):
+    """Who makes the runs."""
+
+    process = "process"
+    ray = "ray"
 
 
 def reproduce(
@@ -40,7 +48,22 @@ def reproduce(
         typer.Option("--set", help="Another value of a setting, as epochs=30. May be repeated."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Directory of the result files.")] = Path("results"),
-    workers: Annotated[int, typer.Option(min=1, help="Processes, of one core each.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes, of one core each: 1, on a cluster all it has."),
+    ] = None,
+    engine: Annotated[
+        EngineName, typer.Option(help="Where to make the runs: on this machine or a Ray cluster.")
+    ] = EngineName.process,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the Ray cluster, such as auto or ray://host:10001; else a local one."
+        ),
+    ] = None,
+    gpus_per_run: Annotated[
+        float, typer.Option(min=0.0, help="GPUs that a run asks Ray for; 0.5 shares one.")
+    ] = 0.0,
     retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
     revision: Annotated[
         str | None, typer.Option(help="Of this source, where it is a copy without git.")
@@ -51,8 +74,14 @@ def reproduce(
     What is in the files already is not run again, so a grid that was stopped goes on where it was.
     Make a page of the results with 's2vgd report'.
     """
-    from s2vgd.experiments import contenders, harness
+    from s2vgd.experiments import contenders, engines, harness
 
+    if engine is EngineName.ray:
+        where: engines.Engine = engines.Ray(address, workers, gpus_per_run)
+    elif address is not None or gpus_per_run:
+        raise DataError("--address and --gpus-per-run are for --engine ray")
+    else:
+        where = engines.engine_of(workers or 1)
     chosen = list(harness.EXPERIMENTS) if names == ["all"] else names
     changes: dict[str, Any] = dict(map(_assignment, setting or []))
     changes |= {"seeds": seeds} if seeds is not None else {}
@@ -78,10 +107,10 @@ def reproduce(
     tally = harness.reproduce(
         runs,
         out,
-        workers=workers,
+        engine=where,
         retry=retry,
         download=not quick,
-        command=_command(chosen, quick, changes, wanted, workers),
+        command=_command(chosen, quick, changes, wanted, _placement(engine, workers, gpus_per_run)),
         revision=revision,
     )
     print_line(
@@ -125,7 +154,7 @@ def _command(
     quick: bool,
     changes: dict[str, Any],
     wanted: dict[str, tuple[str, ...]],
-    workers: int,
+    placement: list[str],
 ) -> str:
     """Return how to do the same elsewhere; where the files went does not matter there."""
     words = ["s2vgd", "reproduce", *names, *(["--quick"] if quick else [])]
@@ -138,4 +167,11 @@ def _command(
             words += ["--seeds", str(value)]
         else:
             words += ["--set", f"{name}={json.dumps(value)}"]
-    return shlex.join([*words, *(["--workers", str(workers)] if workers > 1 else [])])
+    return shlex.join([*words, *placement])
+
+
+def _placement(engine: EngineName, workers: int | None, gpus_per_run: float) -> list[str]:
+    words = ["--workers", str(workers)] if (workers or 1) > 1 else []
+    if engine is EngineName.ray:
+        words += ["--engine", "ray"]
+    return words + (["--gpus-per-run", f"{gpus_per_run:g}"] if gpus_per_run else [])

@@ -3,7 +3,8 @@
 An experiment is a module with a :class:`Grid` of its own as ``CONFIG`` and ``QUICK``, and three
 functions: ``grid(config) -> list of Run``, ``needs(run) -> names of data sets`` and
 ``execute(run) -> Outcome``. What they compute is their affair; files are in
-:mod:`~s2vgd.experiments.records`, processes in :mod:`~s2vgd.experiments.workers`.
+:mod:`~s2vgd.experiments.records`, and where the runs are made is in
+:mod:`~s2vgd.experiments.engines`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from s2vgd import datasets
 from s2vgd.errors import DataError
 from s2vgd.experiments import measure, records
 from s2vgd.experiments.display import Display
+from s2vgd.experiments.engines import Engine, Lost, engine_of
 from s2vgd.experiments.records import Row, Run
-from s2vgd.experiments.workers import Lost, map_in_processes
 
 EXPERIMENTS = {
     "table1": "s2vgd.experiments.table1",
@@ -160,6 +161,7 @@ def reproduce(
     out: Path,
     *,
     workers: int = 1,
+    engine: Engine | None = None,
     retry: bool = False,
     download: bool = True,
     command: str = "",
@@ -177,6 +179,8 @@ def reproduce(
         Directory of the files, ``<experiment>.jsonl``.
     workers : int
         Processes, of one core each; with 1 the runs are made in this process on all its cores.
+    engine : Engine, optional
+        Where else to make the runs, in place of `workers`: see :mod:`s2vgd.experiments.engines`.
     retry : bool
         Make runs again that failed before.
     download : bool
@@ -195,7 +199,7 @@ def reproduce(
     made_by = {"command": command, "revision": revision or measure.revision()}
     tally = Tally(kept=len(runs) - len(todo))
     with Display(len(todo), show) as display:
-        for run, part in _perform_all(todo, modules, workers):
+        for run, part in _perform_all(todo, modules, engine or engine_of(workers)):
             row = {**vars(run), **part, **made_by}
             row["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
             kind = "failed" if "error" in row else "not_run" if "not_run" in row else "finished"
@@ -227,17 +231,12 @@ def _fetch(runs: Iterable[Run], modules: Mapping[str, str]) -> None:
 
 
 def _perform_all(
-    runs: Sequence[Run], modules: Mapping[str, str], workers: int
+    runs: Sequence[Run], modules: Mapping[str, str], engine: Engine
 ) -> Iterator[tuple[Run, Row]]:
     tasks = [(modules[run.experiment], run) for run in runs]
-    if workers == 1:
-        for task in tasks:
-            yield task[1], perform(task)
-        return
-    for index, answer in map_in_processes(perform, tasks, workers):
+    for index, answer in engine(perform, tasks):
         if isinstance(answer, Lost):
-            message = f"the process ended with code {answer.exit_code}"
-            answer = {"error": {"type": "ProcessDied", "message": message}}
+            answer = {"error": {"type": "ProcessDied", "message": answer.reason}}
         yield runs[index], answer
 
 

@@ -20,7 +20,7 @@ Work = Callable[[Any], Any]
 class Lost(NamedTuple):
     """The answer of a process that died over its task."""
 
-    exit_code: int | None
+    reason: str
 
 
 def map_in_processes(
@@ -63,7 +63,7 @@ def map_in_processes(
                     answer = worker.connection.recv()
                 except (EOFError, ConnectionError):
                     worker.process.join()
-                    answer = Lost(worker.process.exitcode)
+                    answer = Lost(f"the process ended with code {worker.process.exitcode}")
                     crew.remove(worker)
                     with _modest():
                         worker = _Worker.start(work, worker.core)
@@ -93,10 +93,15 @@ class _Worker(NamedTuple):
         return cls(process, ours, core)
 
 
-def _serve(work: Work, connection: Connection, core: int) -> None:
+def stay_on_core(core: int) -> None:
+    """Keep this process, and the threads that it will start, to one of the cores it may use."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[core % len(cores)]})
+
+
+def _serve(work: Work, connection: Connection, core: int) -> None:
+    stay_on_core(core)
     while True:
         try:
             task = connection.recv()
@@ -107,7 +112,7 @@ def _serve(work: Work, connection: Connection, core: int) -> None:
 
 # Libraries look here when they are loaded, and nowhere else: one thread a process, and none of them
 # takes a whole accelerator for itself.
-_MODEST = {
+MODEST = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -118,8 +123,8 @@ _MODEST = {
 @contextmanager
 def _modest() -> Iterator[None]:
     """Let processes that are started in this block share the machine."""
-    before = {name: os.environ.get(name) for name in _MODEST}
-    os.environ.update(_MODEST)
+    before = {name: os.environ.get(name) for name in MODEST}
+    os.environ.update(MODEST)
     try:
         yield
     finally:
