@@ -5,9 +5,9 @@ eat an edible one 5, and to eat a poisonous one -10 or, with probability one hal
 al. (2015), from whom the paper has it, it is -35. The regret is exact: expected rewards are known.
 
 The number of a split is the seed of a simulation. All methods with the same seed meet the same
-mushrooms and the same luck, and are compared in pairs. Settings were chosen on seeds below 1000; a
-first choice for the Stein agents met seeds from 1000 on and was given up for the present one. What
-is reported is on seeds from 2000 on, that neither choice nor doubt has seen.
+mushrooms and the same luck, and are compared in pairs. Settings were chosen on seeds below 1000.
+Two earlier choices for the Stein agents met seeds from 1000 and from 2000 on and were given up for
+the present one. What is reported is on seeds from 3000 on, that neither choice nor doubt has seen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from s2vgd.experiments.records import Run
 
 NAME = "mushroom"
 FRESH = 2000
-"""The first seed that no setting was chosen on."""
+"""The first seed that no setting of any experiment was chosen on."""
+SEEDS = (3000, 3010)
+"""First and last, the last not included, of the mushrooms; see above."""
 BAD = {"mushroom": -10.0, "mushroom-blundell": -35.0}
 """What a poisonous mushroom costs if it does not go well."""
 STD = {"mushroom": 7.0, "mushroom-blundell": 19.0}
@@ -51,17 +53,18 @@ def settings(std: float) -> dict[str, dict[str, Any]]:
     chosen = {**network, "learning": {**cadence, "learning_rate": 0.02, "decay": 30.0}}
     # With randomised prior functions about as large as the rewards. Without them particles come to
     # agree about one or two per cent of edible mushrooms, hardly tasted, and never eat these again.
+    # Of eight pairs of steps and sizes, on 24 seeds, the one with the least regret at 20,000.
     anchored = {
         **network,
         **fixed,
-        "learning": {**cadence, "learning_rate": 0.01, "decay": 100.0},
-        "anchor_scale": round(3 / 7 * std, 3),
+        "learning": {**cadence, "learning_rate": 0.02, "decay": 10.0},
     }
+    two, three = ({"anchor_scale": round(scale / 7 * std, 3)} for scale in (2, 3))
     s2vgd: dict[str, Any] = {"particles": 20, "reflections": 1, "scales": "lognormal"}
     svgd: dict[str, Any] = {"particles": 20, "reflections": 0, "scales": None}
     return {
-        "s2vgd": {**anchored, **s2vgd},
-        "svgd": {**anchored, **svgd},
+        "s2vgd": {**anchored, **two, **s2vgd},
+        "svgd": {**anchored, **three, **svgd},
         "s2vgd_paper": {**paper, **fixed, **s2vgd},
         "svgd_paper": {**paper, **fixed, **svgd},
         "vmg": {**network, **fixed, "learning": {"batch_size": 64, "learning_rate": 0.01}},
@@ -98,7 +101,7 @@ class Config(Grid):
 
     methods: tuple[str, ...] = tuple(bandit_agents.BUILDERS)
     datasets: tuple[str, ...] = tuple(BAD)
-    splits: tuple[int, int] | None = (FRESH, FRESH + 10)
+    splits: tuple[int, int] | None = SEEDS
     steps: int = 50_000
     checkpoints: tuple[int, ...] = (1000, 10_000, 20_000, 50_000)
     last: int = 5000
@@ -122,7 +125,7 @@ QUICK = Config(
 
 def grid(config: Config) -> list[Run]:
     """Return the runs, one seed each; the number of the split is the seed."""
-    first, last = config.splits or (FRESH, FRESH + 10)
+    first, last = config.splits or SEEDS
     return [
         Run(NAME, method, name, split, seed, _settings(config, name, method))
         for name in config.datasets

@@ -1,0 +1,176 @@
+"""Time to a given test log-likelihood: each method climbs a ladder of budgets until it is there.
+
+The target of a data set is the figure of S²VGD in the paper's Table 1; one split, the first. What
+was reached on every rung is kept. Seconds are those of fit and prediction in a fresh process,
+compilation included and imports not. A method whose best rung stays below the target has no time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from s2vgd.bench import fits
+from s2vgd.bench.records import Row, missing, not_run
+from s2vgd.bench.timing import Spread, ratio
+
+TITLE = "Time to a test log-likelihood"
+
+OURS = "S2VGDRegressor"
+TARGETS = {"boston": -2.43, "concrete": -2.90, "protein": -2.84}
+"""Test log-likelihood of S²VGD in Table 1 of the paper."""
+
+Budget = Mapping[str, Any]
+
+LADDERS: dict[str, tuple[Budget, ...]] = {
+    OURS: (
+        {"refine": None, "noise": "constant", "steps": 1000},
+        {"refine": None, "noise": "constant", "steps": 4000},
+        {"warmup": 1000, "draws": 50, "thin": 10},
+        {"warmup": 2500, "draws": 100, "thin": 10},
+        {},
+    ),
+    "PyTorch deep ensemble": tuple({"epochs": n} for n in (20, 40, 100, 400, 1000)),
+    "NGBoost": tuple({"estimators": n} for n in (100, 250, 500, 1000, 2000)),
+    "scikit-learn GP": tuple({"max_rows": n} for n in (250, 500, 1000, 2000, 4000)),
+    "NumPyro NUTS": tuple({"warmup": n, "draws": n} for n in (25, 50, 100, 250, 500)),
+}
+# Everything is compiled in every fit, of ours and of the peers.
+ENVIRONMENT = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+
+# Of many rows a step sees a batch, hence more steps and fewer epochs.
+LARGE: dict[str, dict[str, tuple[Budget, ...]]] = {
+    "protein": {
+        OURS: (
+            {"refine": None, "noise": "constant", "steps": 2000},
+            {"refine": None, "noise": "constant", "steps": 8000},
+            {"refine": None, "noise": "constant", "steps": 32000},
+            {},
+        ),
+        "PyTorch deep ensemble": tuple({"epochs": n} for n in (2, 5, 10, 40)),
+    }
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Data sets, how many rungs are tried, repeats of the rung that did it, seconds a fit."""
+
+    sets: tuple[str, ...] = ("boston", "concrete", "protein")
+    rungs: int | None = None
+    repeats: int = 3
+    limit: float = 600.0
+
+
+QUICK = Sizes(("boston",), rungs=1, repeats=1, limit=120.0)
+
+
+def ask(quick: bool, extra: dict[str, Any]) -> Iterator[Row]:
+    """Yield a row for each data set and peer."""
+    yield from answer(QUICK if quick else Sizes(), extra)
+
+
+def answer(sizes: Sizes, extra: dict[str, Any]) -> Iterator[Row]:
+    """Yield the rows of these sizes."""
+    extra["targets"] = TARGETS
+    ladders = extra["ladders"] = {name: {} for name in sizes.sets}
+    for dataset in sizes.sets:
+        target = TARGETS[dataset]
+        case = f"{dataset}, log-likelihood {target}"
+        reached: dict[str, Climb] = {}
+        for method, packages in fits.PACKAGES.items():
+            if reason := missing(*packages):
+                yield not_run(case, method, reason)
+                continue
+            found = climb(method, dataset, target, sizes)
+            ladders[dataset][method] = found.rungs
+            reached[method] = found
+            if method != OURS:
+                yield row(case, method, reached[OURS], found)
+            else:
+                yield own_row(case, found)
+
+
+@dataclass(frozen=True)
+class Climb:
+    """The rungs that were tried, and the seconds of the repeats of the first that was enough."""
+
+    rungs: list[dict[str, Any]]
+    seconds: tuple[float, ...]
+
+    @property
+    def best(self) -> str:
+        """How far it came, in words."""
+        done = [rung for rung in self.rungs if "log_likelihood" in rung]
+        if not done:
+            return f"not run: {self.rungs[0]['reason']}" if self.rungs else "not run"
+        top = max(done, key=lambda rung: rung["log_likelihood"])
+        return f"best {top['log_likelihood']:.2f} after {top['seconds']:.1f} s"
+
+
+def climb(method: str, dataset: str, target: float, sizes: Sizes) -> Climb:
+    """Try rung after rung; once the target is reached, repeat that rung, then go on to the top."""
+    ladder: Sequence[Budget] = LARGE.get(dataset, {}).get(method, LADDERS[method])
+    rungs: list[dict[str, Any]] = []
+    seconds: tuple[float, ...] = ()
+    for budget in ladder[: sizes.rungs]:
+        rung: dict[str, Any] = {"budget": dict(budget)}
+        rungs.append(rung)
+        try:
+            found = fits.run(method, dataset, 0, budget, environment=ENVIRONMENT, limit=sizes.limit)
+        except (fits.OverTime, RuntimeError) as error:
+            rung["reason"] = str(error)
+            break
+        rung |= {**dataclasses.asdict(found), "seconds": _seconds(found)}
+        if not seconds and found.log_likelihood >= target:
+            seconds = (_seconds(found),)
+            rung["repeats"] = []
+            for seed in range(1, sizes.repeats):
+                other = fits.run(method, dataset, seed, budget, environment=ENVIRONMENT)
+                rung["repeats"].append({**dataclasses.asdict(other), "seconds": _seconds(other)})
+                seconds += (_seconds(other),)
+    return Climb(rungs, seconds)
+
+
+def _seconds(fit: fits.Fit) -> float:
+    return fit.fit_seconds + fit.predict_seconds
+
+
+def own_row(case: str, ours: Climb) -> Row:
+    """Return the row of our own time."""
+    if not ours.seconds:
+        reason = ours.best
+        note = reason if reason.startswith("not run") else f"does not reach it: {reason}"
+        return Row(case, note=note)
+    return Row(case, better="lower", ours=Spread.of(ours.seconds), unit="s", note=ours.best)
+
+
+def row(case: str, method: str, ours: Climb, theirs: Climb) -> Row:
+    """Return the row of a peer."""
+    if not ours.seconds or not theirs.seconds:
+        note = theirs.best if theirs.best.startswith("not run") else f"theirs: {theirs.best}"
+        if not theirs.seconds and not note.startswith("not run"):
+            note += ", which is not enough"
+        return Row(
+            case,
+            method,
+            ours=Spread.of(ours.seconds) if ours.seconds else None,
+            theirs=Spread.of(theirs.seconds) if theirs.seconds else None,
+            unit="s",
+            note=note,
+        )
+    n = min(len(ours.seconds), len(theirs.seconds))
+    return Row(
+        case,
+        method,
+        ratio(np.array(theirs.seconds[:n]), np.array(ours.seconds[:n])),
+        "higher",
+        Spread.of(ours.seconds),
+        Spread.of(theirs.seconds),
+        "s",
+        note=f"theirs: {theirs.best}",
+    )
