@@ -258,8 +258,8 @@ def test_the_area_is_reached_only_if_no_panel_is_behind_or_missing():
 def test_tuning_seeds_have_their_own_table_and_do_not_enter_the_others():
     tuning = [
         row
-        for rate, area in zip(control.RATES, (1.0, 3.0, 2.0), strict=True)
-        for row in trained("s2vgd_a2c", [area, area], first=0, rate=rate)
+        for rate, mean in zip(control.RATES, (1.0, 3.0, 2.0), strict=True)
+        for row in trained("s2vgd_a2c", [9.0, 9.0], first=0, rate=rate, mean=mean)
     ]
     fresh = trained("s2vgd_a2c", [7.0] * 3, rate=0.01)
     section = control_section.section([*tuning, *fresh])

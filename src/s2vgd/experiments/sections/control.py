@@ -213,8 +213,8 @@ def _tuning(
     return Table(
         "control_tuning",
         "Learning rates",
-        f"Area under the curve by learning rate on seeds below {FRESH}, mean ± standard deviation "
-        "over seeds, and the rate of the runs that are shown.",
+        f"Mean return after the last iteration by learning rate on seeds below {FRESH}, mean ± "
+        "standard deviation over seeds, and the rate of the runs that are shown.",
         ["task", "method", *(f"{rate:g}" for rate in rates), "shown"],
         [
             [TASKS.get(task, task), label(method), *cells(task, method)]

@@ -184,15 +184,15 @@ def _matched(groups: Groups, tuning: Sequence[Row]) -> list[str]:
 
 
 def tried_rates(rows: Iterable[Row]) -> dict[tuple[str, str], dict[float, Estimate]]:
-    """Return the areas on the tuning seeds by task and method, and by learning rate."""
+    """Return the mean returns at the end on the tuning seeds, by task and method, and by rate."""
 
     def cell(row: Row) -> tuple[str, str, float]:
         return row["dataset"], row["method"], row["config"]["agent"].get("learning_rate", math.nan)
 
     found: dict[tuple[str, str], dict[float, Estimate]] = {}
     for (task, method, rate), group in grouped(rows, cell).items():
-        if (area := estimate(group, "area")) is not None:
-            found.setdefault((task, method), {})[rate] = area
+        if (reached := estimate(group, "mean")) is not None:
+            found.setdefault((task, method), {})[rate] = reached
     return found
 
 
