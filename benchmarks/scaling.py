@@ -143,7 +143,7 @@ def draw(label: str, rows: list[dict], path: Path) -> None:
                 )
         axis.set(xscale="log", yscale="log", xlabel="virtual devices", title=title)
         axis.set_xticks(DEVICES, [str(n) for n in DEVICES])
-        axis.minorticks_off()
+        axis.xaxis.minorticks_off()
     axes[0].legend(fontsize=8)
     figure.suptitle(f"{label}: {STRONG} particles in all (strong), {WEAK} a device (weak)")
     figure.savefig(path, metadata={"Date": None})

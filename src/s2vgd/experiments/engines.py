@@ -117,7 +117,7 @@ class Ray:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             ray.init(address=self.address or "local", **settings)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray raises bare ones, such as when it starts too slowly
             where = f"Ray at {self.address}" if self.address else "a local Ray"
             raise EngineError(f"cannot use {where}: {error}") from error
         try:
