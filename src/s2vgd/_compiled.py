@@ -32,7 +32,9 @@ def keep() -> Path | None:
     programs for one may not run on another, and home directories are shared.
     """
     named = os.environ.get(VARIABLE, "")
-    if named.lower() in ("off", "0", "no") or jax.config.jax_compilation_cache_dir:
+    if named.lower() in ("off", "0", "no") or getattr(
+        jax.config, "jax_compilation_cache_dir", None
+    ):
         return None
     try:
         from s2vgd.datasets.storage import cache_dir
