@@ -1,7 +1,7 @@
 """The front: train a set of policies on a task in three lines, save it, load it, watch it.
 
     >>> from s2vgd.control import SteinPolicyGradient
-    >>> agents = SteinPolicyGradient("swing-up", particles=16, reflections=4, seed=0)
+    >>> agents = SteinPolicyGradient("swing-up", particles=16, reflections=1, seed=0)
     >>> agents.train(iterations=500).save("swing-up")  # doctest: +SKIP
 
 What happens in an iteration is in `stein`, in the loop around it in `training`; here are the

@@ -41,7 +41,7 @@ _LABELS = {
     "lints": "LinTS, disjoint",
     "epsilon_greedy_1": "ε-greedy, 1 %",
 }
-NOTHING = ["Nothing of it has been run in full settings, so no claim can be judged."]
+NOTHING = ["Too little of it has been run in full settings for a claim to be judged."]
 _DASHES = ("-", "--", ":")
 HOW = (
     "Agents are replayed on a log of random display (Li et al., 2011) and see the click of an "
