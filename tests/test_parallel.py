@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import jax
@@ -90,6 +91,46 @@ def test_two_processes_fit_what_one_fits(tmp_path, data):
     one, two = Posterior.load(tmp_path / "one"), Posterior.load(tmp_path / "two")
     for a, b in zip(jax.tree.leaves(one.particles), jax.tree.leaves(two.particles), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-3)
+
+
+RESUMED = """
+    import sys
+    import jax, jax.numpy as jnp, numpy as np, optax
+    from s2vgd import parallel
+    from s2vgd.errors import DivergedError
+    from s2vgd.loop import compiled_loop
+    from s2vgd.training import train
+
+    parallel.initialise()
+    mesh = parallel.mesh(2)
+    x = np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)
+    rows = parallel.shard_rows((x, x @ np.ones(3, np.float32)), mesh)
+
+    def log_density(particle, batch):
+        return -jnp.sum((batch[0] @ particle - batch[1]) ** 2)
+
+    def go(rate, **settings):
+        algorithm = parallel.build(log_density, optax.adam(rate), mesh=mesh)
+        state = algorithm.init(jax.random.normal(jax.random.key(0), (4, 3)))
+        key = jax.random.key(1)
+        result = train(algorithm, state, rows, key=key, steps=30, batch_size=8, chunk=5, **settings)
+        assert compiled_loop(algorithm.step, 8)._cache_size() == 1
+        return parallel.to_host(result.state.particles)
+
+    whole = go(0.1)
+    there = {"checkpoint_dir": sys.argv[1], "checkpoint_every": 10}
+    go(0.1, callbacks=[lambda step, state, info: step >= 20], **there)
+    np.testing.assert_array_equal(go(0.1, **there), whole)
+    try:
+        go(1e30)
+    except DivergedError as error:
+        print("diverged:", error.quantity)
+"""
+
+
+def test_two_processes_share_a_checkpoint_and_notice_divergence(tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(RESUMED), str(tmp_path / "checkpoint")]
+    assert all("diverged: " in said for said in start_both(command))
 
 
 @pytest.mark.parametrize(

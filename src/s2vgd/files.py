@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
 from s2vgd import manifest
 from s2vgd.errors import DataError, ModelFileError
@@ -199,8 +200,15 @@ def tree_to_arrays(tree: Any, prefix: str) -> dict[str, np.ndarray]:
     for name, leaf in _named_leaves(tree, prefix):
         if name in arrays:
             raise ValueError(f"two leaves of the tree have the same name {name!r}.")
-        arrays[name] = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        arrays[name] = to_host(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
     return arrays
+
+
+def to_host(leaf: Any) -> np.ndarray:
+    """Return an array whole; one that is spread over processes is fetched by all of them."""
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        leaf = multihost_utils.process_allgather(leaf, tiled=True)
+    return np.asarray(leaf)
 
 
 def arrays_to_tree(arrays: Mapping[str, np.ndarray], example_tree: Any, prefix: str) -> Any:
@@ -256,7 +264,9 @@ def _restore_leaf(name: str, array: np.ndarray, example: Any) -> Any:
         return array.item()
     if isinstance(example, np.ndarray | np.generic):
         return array.copy()
-    restored = jnp.array(array)
+    # Where the example lies, which may be on many devices; a copy, since it may be donated.
+    place = getattr(wanted, "sharding", None) if getattr(wanted, "committed", False) else None
+    restored = jnp.array(array) if place is None else jax.device_put(array, place, may_alias=False)
     if _is_key(example):
         return jax.random.wrap_key_data(restored, impl=jax.random.key_impl(example))
     return restored

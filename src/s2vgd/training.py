@@ -197,7 +197,7 @@ def train(
     periods += [validate_every] if validation is not None else []
     periods += [checkpoint_every] if store is not None else []
     run_steps = compiled_loop(algorithm.step, batch_size)
-    order = jnp.zeros(0 if batch_size is None else n_rows, jnp.int32)
+    order = _beside(run.state, jnp.zeros(0 if batch_size is None else n_rows, jnp.int32))
     shuffled = stopped = False
     with progress_bar(progress, steps, description=description, done=run.step) as show:
         while run.step < steps and not stopped and not _is_exhausted(run, patience):
@@ -235,6 +235,16 @@ def train(
 def _own(tree: Any) -> Any:
     """Copy a tree of arrays, without the weak types that a checkpoint could not give back."""
     return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.asarray(leaf).dtype), tree)
+
+
+def _beside(state: Any, array: jax.Array) -> jax.Array:
+    """Put an array on all devices of the state, where the first chunk will leave it too."""
+    shardings = {leaf.sharding for leaf in jax.tree.leaves(state)}
+    meshes = {s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding)}
+    if len(meshes) != 1:
+        return array
+    place = jax.sharding.NamedSharding(meshes.pop(), jax.sharding.PartitionSpec())
+    return jax.device_put(np.asarray(array), place)
 
 
 def _named_columns(infos: Any) -> dict[str, np.ndarray]:

@@ -13,10 +13,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from s2vgd import files
 from s2vgd.loop import count_rows
 
 PARTICLE, DATA = "particle", "data"
@@ -147,7 +147,7 @@ def init_particles(init: Callable[[jax.Array], Any], key: jax.Array, m: int, mes
 
 def to_host(tree: Any) -> Any:
     """Return a tree of NumPy arrays, whole in every process; all processes must call it."""
-    return jax.tree.map(_fetch, tree)
+    return jax.tree.map(files.to_host, tree)
 
 
 def check_particles(m: int, mesh: Mesh) -> None:
@@ -172,12 +172,6 @@ def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:
     if jax.process_count() > 1 and is_local:
         leaf = np.asarray(leaf)
     return jax.device_put(leaf, sharding)
-
-
-def _fetch(leaf: Any) -> np.ndarray:
-    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
-        leaf = multihost_utils.process_allgather(leaf, tiled=True)
-    return np.asarray(leaf)
 
 
 def _count(name: str, value: Any, least: int) -> int:
