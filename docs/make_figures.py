@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from s2vgd import svgd
 from s2vgd.experiments import demo, figures, records, report
-from s2vgd.experiments.sections import table1
+from s2vgd.experiments.sections import control, table1
 from s2vgd.refine import refine
 from s2vgd.structure import Structure, orthogonal, structure_weights
 from s2vgd.training import cosine_adam, train
@@ -137,6 +137,16 @@ def table1_figure() -> Figure:
     return drawing.figure
 
 
+def control_figure() -> Figure:
+    """Draw the learning curves of the control tasks, thinned, from the committed results."""
+    rows = records.read(OUT.parents[1] / "results" / "control.jsonl")
+    for curve in (row["details"] for row in rows if "details" in row):
+        for name in ("iterations", "mean", "best"):
+            curve[name] = curve[name][::-7][::-1]  # the last point stays
+    (drawing,) = [d for d in control.section(rows).drawings if d.name == "control"]
+    return drawing.figure
+
+
 def main() -> None:
     """Draw them all."""
     toy = demo.toy_problem(seed=0)
@@ -148,6 +158,7 @@ def main() -> None:
         "svgd": svgd_figure(),
         "collapse": collapse_figure(),
         "table1": table1_figure(),
+        "control": control_figure(),
         "toy": demo.toy_figure(toy, {method: result.model for method, result in fitted.items()}),
         "uncertainty": uncertainty_figure(toy, fitted[demo.REFINED]),
         "calibration": figures.calibration(

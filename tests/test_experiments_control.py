@@ -145,7 +145,8 @@ def line(method, split, metrics=None, dataset="cartpole", rate=0.01, **more):
 
 def trained(method, areas, dataset="cartpole", first=FRESH, mean=5000.0, best=5000.0, **more):
     n = control.ITERATIONS[dataset]
-    scores = {f"mean_{n}": mean, f"best_{n}": best, "mean_25": mean, "parameters": 400.0}
+    scores = {f"mean_{n}": mean, f"best_{n}": best, "mean_25": mean, "mean": mean}
+    scores["parameters"] = 400.0
     return [
         line(
             method, first + i, {**scores, f"area_{n}": float(a), "area": float(a)}, dataset, **more

@@ -459,7 +459,9 @@ def test_particles_are_judged_by_steps_and_by_pairs():
 def test_trials_and_nothing_are_not_judged():
     rows = [line(m, i, 1.5, quick=True) for m in ("s2vgd", "svgd") for i in range(3)]
     for made in (section.section(rows), section.section([])):
-        assert made.claims[-1].startswith("Too little of it has been run")
+        assert made.claims[-1].startswith("Nothing of it has been run in full settings")
+    one_log = [line("s2vgd", 2000, 1.5)]
+    assert section.section(one_log).claims[-1].startswith("Too little of it has been run")
     assert "trial" in section.section(rows).drawings[0].caption
 
 

@@ -41,7 +41,8 @@ _LABELS = {
     "lints": "LinTS, disjoint",
     "epsilon_greedy_1": "ε-greedy, 1 %",
 }
-NOTHING = ["Too little of it has been run in full settings for a claim to be judged."]
+NOTHING = ["Nothing of it has been run in full settings, so no claim can be judged."]
+TOO_LITTLE = ["Too little of it has been run in full settings for a claim to be judged."]
 _DASHES = ("-", "--", ":")
 HOW = (
     "Agents are replayed on a log of random display (Li et al., 2011) and see the click of an "
@@ -180,7 +181,8 @@ def _claims(groups: Groups) -> list[str]:
             f"S²VGD is {listed(parts)}."
         )
         said += _structure(groups, name) + _room(groups, name)
-    return said or NOTHING
+    begun = any(group.finished and not group.quick for group in groups.values())
+    return said or (TOO_LITTLE if begun else NOTHING)
 
 
 def _kind(name: str) -> str:
