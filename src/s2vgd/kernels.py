@@ -109,7 +109,7 @@ class Radial:
         # sums on the diagonal it is one matrix product. The centred particles give the same sum
         # with less cancellation.
         laplacian = slope - jnp.diag(jnp.sum(slope, axis=1))
-        return KernelResult(matrix, _matmul(2 * laplacian, centred), h, squared)
+        return KernelResult(matrix, matmul(2 * laplacian, centred), h, squared)
 
 
 def rbf(bandwidth: Bandwidth = "median", factor: float = 1.0) -> Radial:
@@ -205,7 +205,7 @@ def squared_distances(particles: Array) -> Array:
     The rounding error is about machine epsilon times the largest squared norm, so centre the
     particles first; what would come out negative is zero.
     """
-    gram = _matmul(particles, particles.T)
+    gram = matmul(particles, particles.T)
     norms = jnp.diagonal(gram)
     return jnp.maximum(norms[:, None] + norms[None, :] - 2 * gram, 0)
 
@@ -225,30 +225,41 @@ def median_bandwidth(squared: Array) -> Array:
         return jnp.ones((), squared.dtype)
     # Every pair is there twice, which leaves the two middle values where they are.
     pairs = jnp.where(jnp.eye(m, dtype=bool), jnp.inf, squared)
-    rank = m * (m - 1) // 2 - 1
-    lower, upper = lax.platform_dependent(
-        pairs, cpu=partial(_neighbours_by_bits, rank=rank), default=partial(_neighbours, rank=rank)
-    )
+    lower, upper = middle(pairs, m * (m - 1))
     median = (jnp.sqrt(lower) + jnp.sqrt(upper)) / 2
     epsilon = jnp.finfo(squared.dtype).eps
     floor = epsilon * (epsilon + jnp.mean(squared))
     return jnp.maximum(median**2, floor) / math.log(m)
 
 
-def _neighbours(values: Array, rank: int) -> tuple[Array, Array]:
-    """Return the values at ``rank`` (from 0) and at the next one in the order of all of them."""
+def middle(values: Array, count: int) -> tuple[Array, Array]:
+    """Return the two middle ones (or the middle one twice) of the ``count`` smallest values, >= 0.
+
+    In whichever way is faster on the device, see :func:`median_bandwidth`.
+    """
+    return lax.platform_dependent(
+        values,
+        cpu=partial(middle_by_bits, count=count),
+        default=partial(_middle_by_sort, count=count),
+    )
+
+
+def middle_by_bits(
+    values: Array, count: int, axes: str | tuple[str, ...] = ()
+) -> tuple[Array, Array]:
+    """Return the same without sorting, inside ``jax.shard_map`` of all devices along these axes."""
+    lower = _kth_smallest(values, (count - 1) // 2, axes)
+    above = lax.pmin(jnp.min(jnp.where(values > lower, values, jnp.inf)), axes)
+    is_twice = lax.psum(jnp.sum(values <= lower), axes) > count // 2
+    return lower, jnp.where(is_twice, lower, above)
+
+
+def _middle_by_sort(values: Array, count: int) -> tuple[Array, Array]:
     ordered = jnp.sort(values, axis=None)
-    return ordered[rank], ordered[rank + 1]
+    return ordered[(count - 1) // 2], ordered[count // 2]
 
 
-def _neighbours_by_bits(values: Array, rank: int) -> tuple[Array, Array]:
-    """Return the same, of non-negative values, without sorting."""
-    lower = _kth_smallest(values, rank)
-    above = jnp.min(jnp.where(values > lower, values, jnp.inf))
-    return lower, jnp.where(jnp.sum(values <= lower) > rank + 1, lower, above)
-
-
-def _kth_smallest(values: Array, rank: int) -> Array:
+def _kth_smallest(values: Array, rank: int, axes: str | tuple[str, ...]) -> Array:
     """Return the value at ``rank`` (from 0) in the order of non-negative floats, without sorting.
 
     Non-negative floats are ordered as the unsigned integers with the same bits.
@@ -259,7 +270,8 @@ def _kth_smallest(values: Array, rank: int) -> Array:
 
     def fix_bit(i: Array, prefix: Array) -> Array:
         candidate = prefix | (jnp.ones((), integer) << (width - 2 - i).astype(integer))
-        return jnp.where(jnp.sum(bits < candidate) <= rank, candidate, prefix)
+        below = lax.psum(jnp.sum(bits < candidate), axes)
+        return jnp.where(below <= rank, candidate, prefix)
 
     found = lax.fori_loop(0, width - 1, fix_bit, jnp.zeros((), integer))
     return lax.bitcast_convert_type(found, values.dtype)
@@ -271,7 +283,7 @@ def _centre(particles: Array) -> Array:
     return shifted - jnp.mean(shifted, axis=0)
 
 
-def _matmul(a: Array, b: Array) -> Array:
+def matmul(a: Array, b: Array) -> Array:
     """Matrix product in full precision: repulsion is a small difference of large terms."""
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
