@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from s2vgd import _compiled
@@ -80,3 +82,28 @@ def test_what_was_used_longest_ago_is_forgotten_first(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["middle", "new"]
     _compiled._forget(tmp_path, 200)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_less_effort_computes_the_same_and_leaves_other_programs_their_own():
+    """Also inside a program that is being traced, where options of its own are not allowed."""
+
+    @_compiled.jit("once", static_argnums=0)
+    def power(n, x):
+        return x**n
+
+    x = np.linspace(0, 1, 5, dtype=np.float32)
+    np.testing.assert_allclose(power(3, x), x**3, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(lambda x: power(3, x))(x), x**3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("flags", ["", "--xla_backend_optimization_level=2"])
+def test_whoever_set_the_level_keeps_it(monkeypatch, flags):
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    found = _compiled.effort.__wrapped__("loop")
+    assert (found is None) == bool(flags)
+
+
+def test_options_that_xla_does_not_know_are_left_out(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setitem(_compiled._EFFORTS, "loop", {"xla_no_such_option": 1})
+    assert _compiled.effort.__wrapped__("loop") is None

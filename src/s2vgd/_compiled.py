@@ -1,4 +1,4 @@
-"""What XLA compiled, kept on disk: the second process that needs the same program only reads it.
+"""What XLA compiles: kept on disk for the next process, and in haste where it runs only once.
 
 JAX has the store; here is where it lies, and that it is on without being asked for. Whoever has
 named a directory to JAX keeps theirs, and ``S2VGD_COMPILED=off`` keeps nothing. What is compiled in
@@ -12,15 +12,69 @@ import functools
 import hashlib
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import jax
+
+T = TypeVar("T")
 
 VARIABLE = "S2VGD_COMPILED"
 LIMIT = 500_000_000
 """Bytes; beyond that, what was used longest ago is deleted at the next start."""
 # Reading a program back takes some milliseconds; those that compile faster are not worth a file.
 _WORTH_SECONDS = 0.1
+
+# How to compile for a CPU. A fit of a small table waits longer for the compiler than for anything
+# else: optimising less costs the loops nothing that can be measured, and what runs once in a fit is
+# not worth optimising at all.
+_EFFORTS: dict[str, dict[str, Any]] = {
+    "loop": {"xla_backend_optimization_level": 1},
+    "once": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
+}
+
+
+def jit(runs: str, **options: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Return ``jax.jit`` with as much optimisation as pays.
+
+    Parameters
+    ----------
+    runs : {"loop", "once"}
+        Whether the program is one of many steps, or runs once in a fit. The second compiles in a
+        fifth of the time and then runs several times slower.
+    **options
+        As ``jax.jit`` takes them.
+    """
+
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        @functools.cache
+        def compiled() -> Callable[..., T]:
+            return jax.jit(function, compiler_options=effort(runs), **options)
+
+        @functools.wraps(function)
+        def call(*arguments: Any) -> T:
+            leaves = jax.tree.leaves(arguments)
+            if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+                return function(*arguments)  # a part of another program, compiled with it
+            return compiled()(*arguments)
+
+        return call
+
+    return decorate
+
+
+@functools.cache
+def effort(runs: str) -> dict[str, Any] | None:
+    """Return the ``compiler_options`` of :func:`jit`; None where they are not up to us."""
+    options = _EFFORTS[runs]
+    if jax.default_backend() != "cpu" or "optimization_level" in os.environ.get("XLA_FLAGS", ""):
+        return None
+    try:
+        jax.jit(lambda x: x + 1, compiler_options=options)(0)
+    except jax.errors.JaxRuntimeError:  # they come and go with versions of XLA
+        return None
+    return options
 
 
 @functools.lru_cache(maxsize=1)

@@ -8,12 +8,12 @@ predictions are averaged (`predictive`) is none of this module's business.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+from s2vgd import _compiled
 from s2vgd.likelihoods import Components, Likelihood
 from s2vgd.networks import Network
 from s2vgd.priors import HierarchicalPrior, Prior, check_count
@@ -162,6 +162,6 @@ class BNN:
 
 # Compiled once for all equal models. A map and not a vmap: the random bits of a batch of keys take
 # half as long again to compile, and this runs once.
-@partial(jax.jit, static_argnums=(0, 2))
+@_compiled.jit("once", static_argnums=(0, 2))
 def _init_particles(bnn: BNN, key: jax.Array, m: int) -> Particle:
     return jax.lax.map(bnn.init, jax.random.split(key, m))

@@ -40,12 +40,15 @@ class Layout(NamedTuple):
         """D, the length of a flat particle."""
         return sum(map(math.prod, self.shapes))
 
-    def flatten(self, tree: Any) -> Array:
-        """Return the tree as one array (..., D); leading axes are kept."""
+    def flatten(self, tree: Any) -> Any:
+        """Return the tree as one array (..., D), leading axes kept; of NumPy if the leaves are."""
         parts = [
             leaf.reshape(*leaf.shape[: leaf.ndim - len(shape)], math.prod(shape))
             for leaf, shape in zip(self.treedef.flatten_up_to(tree), self.shapes, strict=True)
         ]
+        # NumPy's need no program, of which there would be one to compile for each set of shapes.
+        if all(isinstance(part, np.ndarray) for part in parts):
+            return np.concatenate(parts, axis=-1)
         return jnp.concatenate(parts, axis=-1)
 
     def unflatten(self, flat: Array | np.ndarray) -> Any:

@@ -15,6 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from s2vgd import _compiled
+
 MAX_STEPS = 256
 """Most steps of one call."""
 
@@ -92,7 +94,7 @@ def compiled_loop(
         leaves = jax.tree.leaves(state.particles)
         return state, order, infos, jnp.array([jnp.isfinite(leaf).all() for leaf in leaves])
 
-    return jax.jit(run_steps, donate_argnums=(0, 1))
+    return jax.jit(run_steps, donate_argnums=(0, 1), compiler_options=_compiled.effort("loop"))
 
 
 def count_rows(data: Any) -> int:

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from s2vgd import diagnostics, samplers
+from s2vgd import _compiled, diagnostics, samplers
 from s2vgd._threads import n_cores, with_same_precision
 from s2vgd.errors import DivergedError
 from s2vgd.layout import Layout
@@ -201,7 +201,7 @@ def refine(
     if len(sizes) != 1 or () in sizes:
         raise ValueError(f"particles must share one leading axis, got sizes {sorted(sizes)}")
     layout = Layout.of(particles)
-    start = np.asarray(layout.flatten(particles))
+    start = layout.flatten(jax.tree.map(np.asarray, particles))
     if not np.isfinite(start).all():
         raise ValueError("particles must be finite to start chains from")
     total = length.warmup + length.draws * length.thin
@@ -255,7 +255,7 @@ def compile_refinement(
     """
     n_draws = length_of(method, warmup, draws, thin).draws
     layout = Layout.of(particles)
-    start = np.asarray(layout.flatten(particles))
+    start = layout.flatten(jax.tree.map(np.asarray, particles))
     if method in ("mclmc", "sghmc"):
         getattr(samplers, method)(
             *(log_density, layout, start[: _group_size(len(start))], data),
@@ -306,7 +306,7 @@ def _group_size(chains: int) -> int:
     return 2 if chains % 2 == 0 else 1
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@_compiled.jit("once", static_argnums=(0, 1))
 def _follow(predict: Callable[[Any, Any], Array], layout: Layout, draws: Array, data: Any) -> Array:
     """Return the predictions of all draws (C, S, D), as (C, S, R)."""
 

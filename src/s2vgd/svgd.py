@@ -35,6 +35,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
+from s2vgd import _compiled
 from s2vgd.kernels import Block, Kernel, KernelResult, rbf
 from s2vgd.layout import Layout
 
@@ -170,8 +171,11 @@ def build(
         if noise is not None and key is None:
             raise ValueError("key must be a jax.random.key when noise is injected, got None")
         particles = _checked(particles)
-        flat = Layout.of(particles).flatten(particles)
-        return State(particles, optimizer.init(flat), jnp.zeros((), jnp.int32), key)
+        return State(particles, first_opt_state(particles), jnp.zeros((), jnp.int32), key)
+
+    @_compiled.jit("once")
+    def first_opt_state(particles: Any) -> optax.OptState:
+        return optimizer.init(Layout.of(particles).flatten(particles))
 
     @jax.jit
     def step(state: State, batch: Any = None) -> tuple[State, Info]:

@@ -232,9 +232,14 @@ def train(
     return TrainResult(run.stopping.best_state, history, run.step)
 
 
+@jax.jit
 def _own(tree: Any) -> Any:
-    """Copy a tree of arrays, without the weak types that a checkpoint could not give back."""
-    return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.asarray(leaf).dtype), tree)
+    """Copy a tree of arrays, without the weak types that a checkpoint could not give back.
+
+    One program for all of them: a program for each shape would take longer to compile than many
+    fits take.
+    """
+    return jax.tree.map(lambda leaf: jnp.array(leaf, leaf.dtype), tree)
 
 
 def _beside(state: Any, array: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ import numpy as np
 from blackjax.mcmc.integrators import IntegratorState, isokinetic_mclachlan
 from jax import Array
 
+from s2vgd import _compiled
 from s2vgd.layout import Layout
 from s2vgd.samplers._chains import CHUNK, Chains, LogDensity, Tick, flat_density, spans
 
@@ -144,7 +145,7 @@ class _Tuner(NamedTuple):
         return here._replace(step_size=np.where(here.n_summed > 0, mean, here.step_size))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@_compiled.jit("loop", static_argnums=(0, 1))
 def _mclmc_advance(
     log_density: LogDensity,
     layout: Layout,
