@@ -13,10 +13,10 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from s2vgd import BNN, MLP, Posterior, files, kernels, parallel, svgd
+from s2vgd import BNN, MLP, Posterior, files, kernels, parallel, pieces, svgd
 from s2vgd.likelihoods import Gaussian
 from s2vgd.loop import compiled_loop
-from s2vgd.parallel import approximate, direction, exchange, meshes, pieces
+from s2vgd.parallel import approximate, direction, exchange, meshes
 from s2vgd.training import train
 
 N, F = 24, 5
@@ -114,7 +114,7 @@ def test_every_kernel_of_the_library_can_be_divided(kernel):
 def test_wide_leaves_that_are_not_joined_give_the_same(monkeypatch):
     monkeypatch.setattr(pieces, "WIDE", 6)
     particles = make_particles(wide=4)
-    layout = pieces.Pieces.of(particles, kernels.rbf(), 2)
+    layout = pieces.Pieces.of(particles, multiple=2)
     assert layout.widths == (8, 12) and layout.layers == (0, 0)
     ours = run(sharded((4, 2)), particles)
     assert_same(ours, run(ONE, particles))

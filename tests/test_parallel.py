@@ -17,10 +17,10 @@ import numpy as np
 import optax
 import pytest
 
-from s2vgd import Posterior, kernels, parallel, svgd
+from s2vgd import Posterior, parallel, svgd
 from s2vgd.experiments import many_hosts
 from s2vgd.loop import compiled_loop
-from s2vgd.parallel.pieces import Pieces
+from s2vgd.pieces import Pieces
 
 SOURCE = Path(parallel.__file__).parents[2]
 TESTS = Path(__file__).parent
@@ -151,9 +151,9 @@ def test_pieces_hold_every_parameter_once_and_give_it_back():
     rng = np.random.default_rng(0)
     shapes = {"a": (3, 2), "b": (), "none": (0, 4), "wide": (2**15, 2), "z": (5,)}
     tree = {name: jnp.asarray(rng.normal(size=(4, *shape))) for name, shape in shapes.items()}
-    layout = Pieces.of(tree, kernels.layerwise(groups=lambda path: path[0]), multiple=4)
+    layout = Pieces.of(tree, lambda path: path[0], multiple=4)
     assert layout.layers == (0, 1, 2, 3) and layout.widths == (8, 4, 2**16, 8)
-    flat = Pieces.of(tree, kernels.rbf(), multiple=4)
+    flat = Pieces.of(tree, multiple=4)
     assert flat.layers == (0, 0) and flat.widths == (12, 2**16)
     for each in (layout, flat):
         pieces = each.flatten(tree)
@@ -194,7 +194,7 @@ def test_in_blocks_a_step_holds_little_besides_particles_gradients_and_moments()
     before = temporary_bytes(plain.step, jax.eval_shape(plain.init, particles), batch)
     mesh = parallel.mesh(1, 1, jax.devices()[:1])
     blocked = parallel.build(log_density, optimizer, mesh=mesh, block=4096, particles_at_once=4)
-    theta = jax.eval_shape(Pieces.of(particles, kernels.rbf()).flatten, particles)
+    theta = jax.eval_shape(Pieces.of(particles).flatten, particles)
     moments = jax.eval_shape(optimizer.init, theta)
     state = svgd.State(particles, moments, jax.ShapeDtypeStruct((), np.int32), None)
     after = temporary_bytes(blocked.step, state, batch)

@@ -14,6 +14,7 @@ import pytest
 from s2vgd.structure import (
     Structure,
     StructuredWeight,
+    apply_transposed,
     materialise,
     n_parameters,
     orthogonal,
@@ -184,6 +185,33 @@ def test_materialise_is_the_product_of_five_matrices(k: int, scales: Any, x64: b
         for shape, weight, w in zip(shapes, weights, jax.jit(materialise)(weights), strict=True):
             assert (w.shape, w.dtype) == (shape, dtype)
             np.testing.assert_allclose(w, _naive(weight), rtol=0, atol=20 * _tolerance(x64))
+
+
+@X64
+@pytest.mark.parametrize(
+    ("k", "scales"), [(0, "lognormal"), (1, "lognormal"), (3, "gaussian"), (1, None), (3, None)]
+)
+@pytest.mark.parametrize("rows", [2, 40], ids=["factors on few rows", "weight rebuilt for many"])
+def test_a_layer_gives_the_same_whichever_way_it_is_multiplied(
+    rows: int, k: int, scales: Any, x64: bool
+) -> None:
+    """Values against the paper's product, derivatives against those of the rebuilt weight."""
+    with jax.enable_x64(x64):
+        dtype = np.float64 if x64 else np.float32
+        weight = _random_weight((9, 7), Structure(k, scales), dtype=dtype)
+        weight = jax.tree.map(jnp.asarray, weight)
+        x = jnp.asarray(np.random.default_rng(1).normal(size=(9, rows)), dtype)
+        found = apply_transposed(weight, x)
+        tolerance = _tolerance(x64)
+        np.testing.assert_allclose(found, _naive(weight).T @ x, rtol=0, atol=20 * tolerance)
+
+        def length(product: Any, weight: Any, x: Any) -> jax.Array:
+            return jnp.sum(jnp.sin(product(weight, x)))
+
+        ours = jax.grad(length, (1, 2))(apply_transposed, weight, x)
+        rebuilt = jax.grad(length, (1, 2))(lambda w, x: materialise(w).T @ x, weight, x)
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(rebuilt), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=100 * tolerance)
 
 
 @pytest.mark.parametrize("k", [1, 3])

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from s2vgd import svgd
+from s2vgd import pieces, svgd
 from s2vgd.kernels import imq, layerwise, rbf
 
 # Two programs have to agree in every bit.
@@ -68,8 +68,10 @@ KERNELS = {"rbf": rbf(), "rbf-fixed": rbf(2.5), "imq": imq(), "layerwise": layer
 
 @pytest.mark.parametrize("x64", [False, True], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_step_is_the_papers_double_sum(name, x64):
-    """eq. (svgd_update) on a pytree, and what info says of it."""
+@pytest.mark.parametrize("wide", [4, pieces.WIDE], ids=["wide leaves", "narrow leaves"])
+def test_step_is_the_papers_double_sum(name, x64, wide, monkeypatch):
+    """eq. (svgd_update) on a pytree, in one matrix or in three, and what info says of it."""
+    monkeypatch.setattr(pieces, "WIDE", wide)
     with jax.enable_x64(x64):
         tolerance = dict(rtol=1e-10, atol=1e-12) if x64 else dict(rtol=3e-5, atol=3e-6)
         particles = particles_of(6)
@@ -384,12 +386,7 @@ def test_memory_of_a_large_step(optimizer):
     algorithm = svgd.build(
         lambda particle, _: -sum(jnp.sum(leaf**2) for leaf in particle.values()), optimizer
     )
-    state = svgd.State(
-        particles,
-        jax.eval_shape(optimizer.init, jax.ShapeDtypeStruct((2000, 20_000), jnp.float32)),
-        jax.ShapeDtypeStruct((), jnp.int32),
-        None,
-    )
+    state = jax.eval_shape(algorithm.init, particles)
     memory = jax.jit(algorithm.step, donate_argnums=0).lower(state).compile().memory_analysis()
     peak = (
         memory.argument_size_in_bytes

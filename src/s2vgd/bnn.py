@@ -97,7 +97,10 @@ class BNN:
 
     def outputs(self, particle: Particle, x: jax.Array) -> jax.Array:
         """Return what the particle's network puts out, (B, O)."""
-        outputs = self.network.apply(materialise(particle["weights"]), x)
+        weights = particle["weights"]
+        if not getattr(self.network, "takes_structured", False):
+            weights = materialise(weights)
+        outputs = self.network.apply(weights, x)
         self._check_width(outputs.shape[-1])
         return outputs
 

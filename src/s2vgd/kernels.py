@@ -11,10 +11,11 @@ callable with the signature of :class:`Kernel`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from functools import partial, reduce
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -37,9 +38,9 @@ class KernelResult(NamedTuple):
     ----------
     matrix : Array, shape (M, M)
         ``kappa(theta_i, theta_j)``.
-    repulsion : Array, shape (M, D)
+    repulsion : Array, shape (M, D), or a tuple of Arrays, shapes (M, D_i)
         Row i is ``sum_j grad_{theta_j} kappa(theta_j, theta_i)``, the second term of
-        eq. (svgd_update) before the division by M.
+        eq. (svgd_update) before the division by M; in matrices if the particles are.
     bandwidth : Array, scalar
         The bandwidth h used (the mean over the layers for :func:`layerwise`).
     squared_distances : Array, shape (M, M)
@@ -47,7 +48,7 @@ class KernelResult(NamedTuple):
     """
 
     matrix: Array
-    repulsion: Array
+    repulsion: Any
     bandwidth: Array
     squared_distances: Array
 
@@ -97,8 +98,13 @@ class Radial:
 
     def __call__(self, particles: Array, blocks: tuple[Block, ...] = (), /) -> KernelResult:
         """Evaluate the kernel between all pairs of particles (M, D)."""
-        centred = _centre(particles)
-        squared = squared_distances(centred)
+        at = self.of_pieces((particles,))
+        return at._replace(repulsion=at.repulsion[0])
+
+    def of_pieces(self, pieces: Sequence[Array]) -> KernelResult:
+        """Evaluate it for particles side by side in matrices (M, D_i); the answers are so too."""
+        centred = [_centre(piece) for piece in pieces]
+        squared = squared_distances(*centred)
         if self.bandwidth == "median":
             h = median_bandwidth(squared)
         else:
@@ -109,7 +115,8 @@ class Radial:
         # sums on the diagonal it is one matrix product. The centred particles give the same sum
         # with less cancellation.
         laplacian = slope - jnp.diag(jnp.sum(slope, axis=1))
-        return KernelResult(matrix, matmul(2 * laplacian, centred), h, squared)
+        repulsion = tuple(matmul(2 * laplacian, piece) for piece in centred)
+        return KernelResult(matrix, repulsion, h, squared)
 
 
 def rbf(bandwidth: Bandwidth = "median", factor: float = 1.0) -> Radial:
@@ -154,7 +161,7 @@ class Layerwise:
         """Evaluate the kernel on each layer's columns and take the mean."""
         groups: dict[str, list[Block]] = {}
         for block in blocks:
-            groups.setdefault(self._label(block.path), []).append(block)
+            groups.setdefault(self.label(block.path), []).append(block)
         layers = []
         repulsion = {}
         for members in groups.values():
@@ -172,7 +179,8 @@ class Layerwise:
             ),
         )
 
-    def _label(self, path: str) -> str:
+    def label(self, path: str) -> str:
+        """Return the layer of the leaf at this path."""
         if callable(self.groups):
             return self.groups(path)
         return "/".join(path.split("/")[: self.groups])
@@ -199,13 +207,14 @@ def layerwise(kernel: Kernel | None = None, groups: int | Callable[[str], str] =
     return Layerwise(rbf() if kernel is None else kernel, groups)
 
 
-def squared_distances(particles: Array) -> Array:
+def squared_distances(*pieces: Array) -> Array:
     """Pairwise squared Euclidean distances, (M, D) -> (M, M), from one Gram matrix.
 
-    The rounding error is about machine epsilon times the largest squared norm, so centre the
-    particles first; what would come out negative is zero.
+    The columns may be spread over several matrices. The rounding error is about machine epsilon
+    times the largest squared norm, so centre the particles first; what would come out negative is
+    zero.
     """
-    gram = matmul(particles, particles.T)
+    gram = reduce(operator.add, (matmul(piece, piece.T) for piece in pieces))
     norms = jnp.diagonal(gram)
     return jnp.maximum(norms[:, None] + norms[None, :] - 2 * gram, 0)
 

@@ -11,13 +11,14 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from s2vgd._random import normals
+from s2vgd.structure import apply_transposed
 
 PyTree: TypeAlias = Any
 
@@ -38,7 +39,10 @@ class Network(Protocol):
         ...
 
     def apply(self, weights: PyTree, x: Array) -> Array:
-        """Map inputs of shape (B, ...) to outputs of shape (B, O)."""
+        """Map inputs of shape (B, ...) to outputs of shape (B, O).
+
+        Weights are plain, unless the network has an attribute ``takes_structured`` that is true.
+        """
         ...
 
 
@@ -62,6 +66,8 @@ class MLP:
     hidden: Sequence[int]
     n_outputs: int
     activation: str = "relu"
+
+    takes_structured: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Reject impossible shapes, and make ``hidden`` a tuple so that networks are hashable."""
@@ -89,16 +95,19 @@ class MLP:
             for kernel in normals(key, shapes)
         )
 
-    def apply(self, weights: tuple[dict[str, Array], ...], x: Array) -> Array:
-        """Map x of shape (B, n_inputs) to outputs of shape (B, n_outputs)."""
+    def apply(self, weights: tuple[dict[str, Any], ...], x: Array) -> Array:
+        """Map x of shape (B, n_inputs) to outputs of shape (B, n_outputs).
+
+        Kernels may be structured: with few rows it is cheaper not to rebuild them.
+        """
         activate = ACTIVATIONS[self.activation]
         *hidden, last = weights
         # Rows run along the last axis: a vmap over the weights of small networks is then a few
         # products of long rows, which a CPU is much quicker at than at many of short ones.
         columns = x.T
         for layer in hidden:
-            columns = activate(layer["kernel"].T @ columns + layer["bias"][:, None])
-        return (last["kernel"].T @ columns + last["bias"][:, None]).T
+            columns = activate(apply_transposed(layer["kernel"], columns) + layer["bias"][:, None])
+        return (apply_transposed(last["kernel"], columns) + last["bias"][:, None]).T
 
 
 def from_flax(module: Any, example: Array) -> Network:

@@ -165,6 +165,40 @@ def materialise(weights: PyTree) -> PyTree:
     )
 
 
+def apply_transposed(weight: Array | StructuredWeight, columns: Array) -> Array:
+    """Return Wᵀ X, what a layer makes of its inputs before it adds the bias.
+
+    W is a matrix of l1 by l2 and X one of l1 by B. With few columns the factors of
+    Wᵀ = Q Λ2 Cᵀ Λ1 Pᵀ are applied to them one after the other, which takes some (l1 + l2) B K
+    operations besides the product with C; with many, W is rebuilt first, in some l1 l2 K.
+
+    Parameters
+    ----------
+    weight : Array or StructuredWeight, shape (l1, l2)
+        The weight; no convolution kernel.
+    columns : Array, shape (l1, B)
+        Rows of the data or of a hidden layer, as columns.
+
+    Returns
+    -------
+    Array, shape (l2, B)
+    """
+    if not isinstance(weight, StructuredWeight):
+        return weight.T @ columns
+    l1, l2 = weight.c.shape
+    if columns.shape[1] * (l1 + l2) >= l1 * l2:
+        return _matrix(weight).T @ columns
+    left, right = _diagonals(weight)
+    if len(weight.v_left):
+        columns = _rotate(weight.v_left[::-1], columns, 0)
+    if left is not None:
+        columns = left[:, None] * columns
+    columns = weight.c.T @ columns
+    if right is not None:
+        columns = right[:, None] * columns
+    return _rotate(weight.v_right, columns, 0) if len(weight.v_right) else columns
+
+
 def unstructured(matrix: Array, like: StructuredWeight) -> StructuredWeight:
     """Write a plain matrix as a structured weight with P = Q = Λ1 = Λ2 = I.
 
@@ -300,12 +334,19 @@ def _structure_matrix(
     )
 
 
+def _diagonals(weight: StructuredWeight) -> tuple[Array, Array] | tuple[None, None]:
+    """Return Λ1 and Λ2 as vectors, or None for the identity."""
+    if weight.scales is None:
+        return None, None
+    diagonals = weight.s_left, weight.s_right
+    return jax.tree.map(jnp.exp, diagonals) if weight.scales == "lognormal" else diagonals
+
+
 def _matrix(weight: StructuredWeight) -> Array:
     a = weight.c.reshape(_sides(weight.c))
-    if weight.scales == "lognormal":
-        a = _rescale(a, jnp.exp(weight.s_left), jnp.exp(weight.s_right))
-    elif weight.scales == "gaussian":
-        a = _rescale(a, weight.s_left, weight.s_right)
+    left, right = _diagonals(weight)
+    if left is not None:
+        a = _rescale(a, left, right)
     if len(weight.v_left):
         a = _rotate(weight.v_left, a, 0)
     if len(weight.v_right):

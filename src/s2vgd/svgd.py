@@ -1,7 +1,8 @@
 """Stein variational gradient descent: eq. (svgd_update), its options, and nothing of networks.
 
-The particles are any pytree whose leaves have a leading axis M; a step lays them out as one (M, D)
-matrix and costs three products of an M x M or M x D matrix with an M x D one. The kernels are in
+The particles are any pytree whose leaves have a leading axis M; a step takes them for one (M, D)
+matrix, without writing it down where leaves are wide, and costs three products of an M x M or M x D
+matrix with an M x D one. The kernels are in
 :mod:`s2vgd.kernels`, the loop over batches in :mod:`s2vgd.training`.
 
 How well it does on exact Gaussian targets, as ``tests/test_svgd.py`` runs it (plain SVGD there is
@@ -33,11 +34,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array, lax
+from jax import Array
 
 from s2vgd import _compiled
-from s2vgd.kernels import Block, Kernel, KernelResult, rbf
-from s2vgd.layout import Layout
+from s2vgd.kernels import Block, Kernel, KernelResult, Radial, matmul, rbf
+from s2vgd.pieces import Pieces
 
 LogDensity = Callable[[Any, Any], Array]
 """``log_density(particle, batch) -> scalar``, for one particle (no leading axis)."""
@@ -61,7 +62,7 @@ class State(NamedTuple):
     particles : pytree
         Leaves of shape (M, ...).
     opt_state : optax.OptState
-        Of the optimizer, for the flat (M, D) particles.
+        Of the optimizer, for the particles as matrices (M, D_i), see :mod:`s2vgd.pieces`.
     step : Array, scalar int32
         How many steps were made.
     key : Array or None
@@ -138,8 +139,9 @@ def build(
         ``log_density(particle, batch) -> scalar``, up to a constant. Scale the likelihood of a
         minibatch up to the whole data set.
     optimizer : optax.GradientTransformation
-        Acts on the flat (M, D) matrix of all particles as on one parameter, so transformations that
-        look at names or at single leaves do not apply, and clipping by norm is over all particles.
+        Acts on matrices (M, D_i) that hold all particles side by side, one for each wide leaf and
+        one for the rest, so transformations that look at names or at single leaves do not apply,
+        and clipping by norm is over all particles.
     kernel : Kernel, optional
         ``rbf()`` with the median bandwidth by default.
     repulsion : float
@@ -166,35 +168,44 @@ def build(
         raise ValueError(f"repulsion must be a finite number, at least 0, got {repulsion!r}")
     kernel_at = rbf() if kernel is None else kernel
     values_and_gradients = jax.vmap(jax.value_and_grad(log_density), in_axes=(0, None))
+    # Other kernels than ours want one matrix.
+    wide = None if isinstance(kernel_at, Radial) else math.inf
 
     def init(particles: Any, key: Array | None = None) -> State:
         if noise is not None and key is None:
             raise ValueError("key must be a jax.random.key when noise is injected, got None")
-        particles = _checked(particles)
+        particles = checked(particles)
         return State(particles, first_opt_state(particles), jnp.zeros((), jnp.int32), key)
 
     @_compiled.jit("once")
     def first_opt_state(particles: Any) -> optax.OptState:
-        return optimizer.init(Layout.of(particles).flatten(particles))
+        return optimizer.init(Pieces.of(particles, wide=wide).flatten(particles))
 
     @jax.jit
     def step(state: State, batch: Any = None) -> tuple[State, Info]:
         particles, opt_state, count, key = state
-        layout = Layout.of(particles)
-        flat = layout.flatten(particles)
+        layout = Pieces.of(particles, wide=wide)
+        theta = layout.flatten(particles)
         values, gradients = values_and_gradients(particles, batch)
-        at = kernel_at(flat, blocks(particles))
+        if isinstance(kernel_at, Radial):
+            at = kernel_at.of_pieces(theta)
+        else:
+            at = kernel_at(theta[0], blocks(particles))
+            at = at._replace(repulsion=(at.repulsion,))
         if noise is not None:
             matrix, root = noise(at.matrix, count)
             at = at._replace(matrix=matrix)
         factor = 1.0 if anneal is None else anneal(count)
         drive, push = terms(at, layout.flatten(gradients), anneal=factor, repulsion=repulsion)
-        updates, opt_state = optimizer.update(-(drive + push), opt_state, flat)
+        downhill = jax.tree.map(lambda drive, push: -(drive + push), drive, push)
+        updates, opt_state = optimizer.update(downhill, opt_state, theta)
         if noise is not None:
             assert key is not None, "init asks for a key when there is noise"
-            key, subkey = jax.random.split(key)
-            draws = jax.random.normal(subkey, flat.shape, flat.dtype)
-            updates = updates + jnp.matmul(root, draws, precision=lax.Precision.HIGHEST)
+            key, *subkeys = jax.random.split(key, 1 + len(theta))
+            updates = tuple(
+                update + matmul(root, jax.random.normal(subkey, update.shape, update.dtype))
+                for update, subkey in zip(updates, subkeys, strict=True)
+            )
         moved = optax.apply_updates(particles, layout.unflatten(updates))
         info = Info(
             bandwidth=at.bandwidth,
@@ -210,11 +221,11 @@ def build(
 
 def terms(
     kernel: KernelResult,
-    gradients: Array,
+    gradients: Any,
     *,
     anneal: float | Array = 1.0,
     repulsion: float | Array = 1.0,
-) -> tuple[Array, Array]:
+) -> tuple[Any, Any]:
     """Return the driving and the repulsive term of eq. (svgd_update), the sum of which is a step.
 
     For whoever has gradients that are not those of a function: :func:`build` is for the others.
@@ -223,19 +234,20 @@ def terms(
     ----------
     kernel : KernelResult
         The kernel at the M particles.
-    gradients : Array, shape (M, D)
+    gradients : Array, shape (M, D), or a tuple of Arrays, shapes (M, D_i)
         Of the log density, at each particle.
     anneal, repulsion : float
         Weights of the two terms.
 
     Returns
     -------
-    drive, push : Array, shape (M, D)
-        Each divided by M.
+    drive, push
+        Like `gradients` and ``kernel.repulsion``, each divided by M.
     """
-    m = gradients.shape[0]
-    drive = jnp.matmul(anneal / m * kernel.matrix, gradients, precision=lax.Precision.HIGHEST)
-    return drive, repulsion / m * kernel.repulsion
+    m = len(kernel.matrix)
+    weights = anneal / m * kernel.matrix
+    drive = jax.tree.map(lambda gradient: matmul(weights, gradient), gradients)
+    return drive, jax.tree.map(lambda push: repulsion / m * push, kernel.repulsion)
 
 
 def linear_annealing(steps: int, start: float = 0.0) -> Schedule:
@@ -296,7 +308,7 @@ def langevin(step_size: float | Schedule, ridge: float = 1e-3) -> Noise:
     return noise
 
 
-def _checked(particles: Any) -> Any:
+def checked(particles: Any) -> Any:
     """Return the particles as JAX arrays, or say what is wrong with them."""
     leaves = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(particles)}
     if not leaves:
@@ -335,9 +347,10 @@ def _name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def rms_length(rows: Array) -> Array:
-    """Return the root mean square of the lengths of rows (M, D)."""
-    return jnp.sqrt(jnp.sum(rows * rows) / rows.shape[0])
+def rms_length(rows: Any) -> Array:
+    """Return the root mean square of the lengths of rows (M, D), or of rows in several matrices."""
+    pieces = jax.tree.leaves(rows)
+    return jnp.sqrt(sum(jnp.sum(piece * piece) for piece in pieces) / len(pieces[0]))
 
 
 def min_distance(squared: Array) -> Array:

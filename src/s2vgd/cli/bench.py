@@ -40,10 +40,10 @@ def bench(
         str | None, typer.Option(help="Of this source, where it is a copy without git.")
     ] = None,
 ) -> None:
-    """Measure against peers on the same work in the same run, and make a table of the ratios.
+    r"""Measure against peers on the same work in the same run, and make a table of the ratios.
 
-    Peers come with 'pip install s2vgd[bench]'; one that is not installed is left out and named. Let
-    nothing else run meanwhile: ratios bear with a busy machine, but their spread shows it.
+    Peers come with 'pip install s2vgd\[bench]'; one that is not installed is left out and named.
+    Let nothing else run meanwhile: ratios bear with a busy machine, but their spread shows it.
     """
     from s2vgd.bench import guard, running
     from s2vgd.progress import progress_bar

@@ -27,7 +27,7 @@ from s2vgd.parallel.approximate import Approximation, RandomFeatures
 from s2vgd.parallel.direction import Seen, direction, feature_direction
 from s2vgd.parallel.exchange import MOST_PARTICLES, Exchange, Gather, Ring, Subset, gathered
 from s2vgd.parallel.meshes import DATA, PARTICLE, check_mesh, check_particles, shard_particles
-from s2vgd.parallel.pieces import Pieces
+from s2vgd.pieces import Pieces
 from s2vgd.svgd import Algorithm, Info, LogDensity, Schedule, State
 
 ExchangeName = Literal["auto", "gather", "ring"]
@@ -103,7 +103,8 @@ def build(
     over_all, everywhere = NamedSharding(mesh, P(PARTICLE, DATA)), NamedSharding(mesh, P())
 
     def layout_of(particles: Any) -> Pieces:
-        return Pieces.of(particles, kernel, mesh.shape[DATA])
+        label = kernel.label if isinstance(kernel, Layerwise) else None
+        return Pieces.of(particles, label, multiple=mesh.shape[DATA])
 
     def placed(opt_state: Any, theta: tuple[Array, ...]) -> Any:
         shapes = {piece.shape for piece in theta}
@@ -162,7 +163,7 @@ def build(
     def init(particles: Any, key: Array | None = None) -> State:
         if approximation is not None and key is None:
             raise ValueError("key must be a jax.random.key with an approximation, got None")
-        particles = svgd._checked(particles)
+        particles = svgd.checked(particles)
         m = jax.tree.leaves(particles)[0].shape[0]
         check_particles(m, mesh)
         m_here = m // mesh.shape[PARTICLE]

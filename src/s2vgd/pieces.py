@@ -9,14 +9,12 @@ Nothing is computed here; :class:`s2vgd.layout.Layout` is the same for a single 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-
-from s2vgd.kernels import Kernel, Layerwise
 
 WIDE = 2**16
 """Columns from which on a leaf is a matrix of its own."""
@@ -34,7 +32,7 @@ class Pieces(NamedTuple):
     members : tuple of tuple of int
         The numbers of the leaves in each piece.
     layers : tuple of int
-        The layer that each piece belongs to, from 0; all 0 unless the kernel is layerwise.
+        The layer that each piece belongs to, from 0; all 0 unless leaves are labelled.
     multiple : int
         Columns are filled up with zeros to a multiple of this.
     """
@@ -46,8 +44,27 @@ class Pieces(NamedTuple):
     multiple: int
 
     @classmethod
-    def of(cls, particles: Any, kernel: Kernel, multiple: int = 1) -> Pieces:
-        """Read the layout off particles whose leaves have a leading axis M."""
+    def of(
+        cls,
+        particles: Any,
+        label: Callable[[str], str] | None = None,
+        *,
+        multiple: int = 1,
+        wide: float | None = None,
+    ) -> Pieces:
+        """Read the layout off particles whose leaves have a leading axis M.
+
+        Parameters
+        ----------
+        particles : pytree
+            Of arrays, or of whatever has their shapes.
+        label : callable, optional
+            The layer of a leaf, from its path; leaves of two layers do not share a piece.
+        multiple : int
+            See above.
+        wide : float, optional
+            Columns from which on a leaf is a piece of its own; `WIDE` by default.
+        """
         leaves, treedef = jax.tree_util.tree_flatten_with_path(particles)
         shapes = tuple(tuple(leaf.shape[1:]) for _, leaf in leaves)
         layers: dict[str, int] = {}
@@ -58,9 +75,8 @@ class Pieces(NamedTuple):
             if not width:
                 continue
             name = jax.tree_util.keystr(path, simple=True, separator="/")
-            label = kernel._label(name) if isinstance(kernel, Layerwise) else ""
-            layer = layers.setdefault(label, len(layers))
-            if width >= WIDE:
+            layer = layers.setdefault(label(name) if label else "", len(layers))
+            if width >= (WIDE if wide is None else wide):
                 found.append((layer, [i]))
             elif layer in narrow:
                 narrow[layer].append(i)
