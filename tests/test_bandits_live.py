@@ -264,7 +264,7 @@ def test_any_number_of_rewards_runs_one_program(tmp_path):
     live = make(log=tmp_path / "log.db").compile()
     assert live.version == 0 and live.log.last_seq == 0
     programs = live._learner._programs
-    assert [program._cache_size() for program in programs] == [1] * 4
+    assert [program._cache_size() for program in programs] == [1] * 3
     for count in (1, 2, CHUNK, CHUNK + 1, 3 * CHUNK - 5):
         for x in FEATURES[:count]:
             live.reward(live.decide(x).id, 1.0)
@@ -276,7 +276,7 @@ def test_any_number_of_rewards_runs_one_program(tmp_path):
     again.update()
     again.replay()
     assert again._learner._programs is programs
-    assert [program._cache_size() for program in programs] == [1] * 4
+    assert [program._cache_size() for program in programs] == [1] * 3
 
 
 # --- what is refused ---

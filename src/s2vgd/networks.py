@@ -1,8 +1,8 @@
 """Networks as pairs of pure functions: draw weights, apply weights.
 
 Here are the multilayer perceptron that the estimators use and adapters that make a network of a
-Flax or an Equinox model.  Weights are plain pytrees of arrays; what is a prior on them, and how
-they are structured, is decided elsewhere.
+Flax or an Equinox model.  Weights are pytrees of arrays, plain but for the perceptron, which also
+takes them in factors; what is a prior on them, and how they are structured, is decided elsewhere.
 """
 
 from __future__ import annotations

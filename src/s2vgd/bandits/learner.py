@@ -18,6 +18,7 @@ from jax import Array
 
 from s2vgd.bandits.agents import Agent
 from s2vgd.bandits.arms import Arms
+from s2vgd.bandits.buffer import Buffer
 from s2vgd.bandits.contexts import Context, ContextShape
 from s2vgd.bandits.log import DecisionLog
 from s2vgd.bandits.log_events import ArmChanged, Decided, Outcome, Updated
@@ -136,10 +137,12 @@ class Learner:
         """
         state, learned, up_to = held.state, held.learned, held.up_to
         end = log.n_rewards if most is None else held.learned + most
+        is_lost = False
         while outcomes := log.outcomes(up_to, until, min(CHUNK, end - learned)):
-            state = self._learn_chunk(state, learned, outcomes)
+            state, has_nan = self._learn_chunk(state, learned, outcomes)
+            is_lost |= bool(has_nan)
             learned, up_to = learned + len(outcomes), outcomes[-1].seq
-        if self._programs.has_nan(state):
+        if is_lost:
             raise DivergedError(
                 f"learning rewards {held.learned + 1} to {learned} led to NaN; a smaller learning "
                 "rate, or rewards on a smaller scale, may help",
@@ -159,7 +162,7 @@ class Learner:
         n_actions, n_shared, n_own = self._shape
         blank = np.zeros(n_shared, np.float32), np.zeros((n_actions, n_own), np.float32)
         self.choose(held, 0, (*blank, np.ones(n_actions, bool)))
-        self._programs.has_nan(self._learn_chunk(held.state, 0, []))
+        self._learn_chunk(held.state, 0, [])
 
     def replay(self, log: DecisionLog, arms: Arms | None) -> int:
         """Make all decisions of a log again and compare them; see :meth:`.live.Live.replay`."""
@@ -179,7 +182,10 @@ class Learner:
                 verified += 1
         return verified
 
-    def _learn_chunk(self, state: Any, learned: int, outcomes: Sequence[Outcome]) -> Any:
+    def _learn_chunk(
+        self, state: Any, learned: int, outcomes: Sequence[Outcome]
+    ) -> tuple[Any, Array]:
+        """Return the state after these rewards, and whether there is a NaN in it."""
         n_actions, n_shared, n_own = self._shape
         shared = np.zeros((CHUNK, n_shared), np.float32)
         features = np.zeros((CHUNK, n_actions, n_own), np.float32)
@@ -201,8 +207,7 @@ class _Programs(NamedTuple):
 
     init: Callable[..., Any]
     act: Callable[..., Array]
-    learn: Callable[..., Any]
-    has_nan: Callable[..., Any]
+    learn: Callable[..., tuple[Any, Array]]
 
 
 # Cached, so that agents of equal settings share what is compiled.
@@ -234,7 +239,7 @@ def _programs(agent: Agent) -> _Programs:
         contexts: tuple[Array, Array, Array],
         actions: Array,
         rewards: Array,
-    ) -> Any:
+    ) -> tuple[Any, Array]:
         root = jax.random.wrap_key_data(key, impl="threefry2x32")
 
         def one(i: Array, state: Any) -> Any:
@@ -244,18 +249,21 @@ def _programs(agent: Agent) -> _Programs:
 
         # The bound is an argument: any number of rewards runs this one program, and none of the
         # rows that fill up the arrays is ever looked at.
-        return jax.lax.fori_loop(0, count, one, state)
+        state = jax.lax.fori_loop(0, count, one, state)
+        return state, _has_nan(state)
 
-    @jax.jit
-    def has_nan(state: Any) -> Array:
-        found = [
-            jnp.any(jnp.isnan(leaf))
-            for leaf in jax.tree.leaves(state)
-            if jnp.issubdtype(leaf.dtype, jnp.floating)
-        ]
-        return jnp.any(jnp.stack(found)) if found else jnp.zeros((), bool)
+    return _Programs(init, act, learn)
 
-    return _Programs(init, act, learn, has_nan)
+
+def _has_nan(state: Any) -> Array:
+    """Whether there is a NaN in a state, not counting buffers: their rows were checked before."""
+    parts = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Buffer))
+    found = [
+        jnp.any(jnp.isnan(leaf))
+        for leaf in parts
+        if not isinstance(leaf, Buffer) and jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
+    return jnp.any(jnp.stack(found)) if found else jnp.zeros((), bool)
 
 
 def _of_firm_type(leaf: Array) -> Array:

@@ -225,6 +225,7 @@ def _centre(piece: Array) -> tuple[Array, Array]:
     """
     first = jnp.where(lax.axis_index(PARTICLE) == 0, piece[0], 0)
     first = lax.psum(first, PARTICLE)
+    # A sum and not a product, as on one device: that would write the difference down.
     total = lax.psum(jnp.sum(piece - first, axis=0), PARTICLE)
     return first, total / (len(piece) * lax.axis_size(PARTICLE))
 
