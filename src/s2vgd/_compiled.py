@@ -67,14 +67,19 @@ def jit(runs: str, **options: Any) -> Callable[[Callable[..., T]], Callable[...,
 @functools.cache
 def effort(runs: str) -> dict[str, Any] | None:
     """Return the ``compiler_options`` of :func:`jit`; None where they are not up to us."""
-    options = _EFFORTS[runs]
     if jax.default_backend() != "cpu" or "optimization_level" in os.environ.get("XLA_FLAGS", ""):
         return None
+    known = {name: value for name, value in _EFFORTS[runs].items() if _is_known(name, value)}
+    return known or None
+
+
+def _is_known(option: str, value: Any) -> bool:
+    """Whether XLA has this option: they come and go with its versions."""
     try:
-        jax.jit(lambda x: x + 1, compiler_options=options)(0)
-    except jax.errors.JaxRuntimeError:  # they come and go with versions of XLA
-        return None
-    return options
+        jax.jit(lambda x: x + 1, compiler_options={option: value})(0)
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=1)
