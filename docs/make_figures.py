@@ -18,7 +18,8 @@ from s2vgd import svgd
 from s2vgd.experiments import demo, figures, records, report
 from s2vgd.experiments.sections import control, table1
 from s2vgd.refine import refine
-from s2vgd.structure import Structure, orthogonal, structure_weights
+from s2vgd.rotations import orthogonal
+from s2vgd.structure import Structure, structure_weights
 from s2vgd.training import cosine_adam, train
 
 OUT = Path(__file__).parent / "figures"

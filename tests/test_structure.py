@@ -11,16 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from s2vgd.rotations import orthogonal, reflect, wy
 from s2vgd.structure import (
     Structure,
     StructuredWeight,
     apply_transposed,
     materialise,
     n_parameters,
-    orthogonal,
-    reflect,
     structure_weights,
-    wy,
 )
 
 KEY = jax.random.key(0)

@@ -41,8 +41,8 @@ def jit(runs: str, **options: Any) -> Callable[[Callable[..., T]], Callable[...,
     Parameters
     ----------
     runs : {"loop", "once"}
-        Whether the program is one of many steps, or runs once in a fit. The second compiles in a
-        fifth of the time and then runs several times slower.
+        Whether the program is one of many steps, or runs once in a fit. The second compiles much
+        sooner and then runs slower.
     **options
         As ``jax.jit`` takes them.
     """

@@ -20,6 +20,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax.numpy as jnp
 from jax import Array, lax
 
+from s2vgd._precise import matmul
+
 Bandwidth = float | Literal["median"]
 
 
@@ -113,7 +115,7 @@ class Radial:
         matrix, slope = self.profile(squared, h)
         # sum_j grad_j f(|theta_j - theta_i|^2) = 2 sum_j f'_ij (theta_j - theta_i): with the row
         # sums on the diagonal it is one matrix product. The centred particles give the same sum
-        # with less cancellation.
+        # with less cancellation: it is a small difference of large terms.
         laplacian = slope - jnp.diag(jnp.sum(slope, axis=1))
         repulsion = tuple(matmul(2 * laplacian, piece) for piece in centred)
         return KernelResult(matrix, repulsion, h, squared)
@@ -289,14 +291,9 @@ def _kth_smallest(values: Array, rank: int, axes: str | tuple[str, ...]) -> Arra
 def _centre(particles: Array) -> Array:
     """Subtract the mean, relative to the first particle so that equal particles become zero."""
     shifted = particles - particles[0]
-    # The mean as a product, which a CPU does ten times faster than a sum over the first axis.
+    # The mean as a product, which a CPU does much faster than a sum over the first axis.
     m = len(particles)
     return shifted - matmul(jnp.full(m, 1 / m, shifted.dtype), shifted)
-
-
-def matmul(a: Array, b: Array) -> Array:
-    """Matrix product in full precision: repulsion is a small difference of large terms."""
-    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
 
 def _rbf_profile(squared: Array, h: Array) -> tuple[Array, Array]:

@@ -12,22 +12,18 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
+from s2vgd._precise import matmul
 from s2vgd._random import normals
+from s2vgd.rotations import rotate
 
 PyTree: TypeAlias = Any
 Scales: TypeAlias = Literal["lognormal", "gaussian"]
-
-# Accelerators round the inputs of a product to 10 bits by default, which P and Q would not survive
-# as orthogonal matrices; the products here are skinny, so full precision costs next to nothing.
-_PRECISION = jax.lax.Precision.HIGHEST
 
 
 @dataclass(frozen=True)
@@ -190,13 +186,13 @@ def apply_transposed(weight: Array | StructuredWeight, columns: Array) -> Array:
         return _matrix(weight).T @ columns
     left, right = _diagonals(weight)
     if len(weight.v_left):
-        columns = _rotate(weight.v_left[::-1], columns, 0)
+        columns = rotate(weight.v_left[::-1], columns, 0)
     if left is not None:
         columns = left[:, None] * columns
     columns = weight.c.T @ columns
     if right is not None:
         columns = right[:, None] * columns
-    return _rotate(weight.v_right, columns, 0) if len(weight.v_right) else columns
+    return rotate(weight.v_right, columns, 0) if len(weight.v_right) else columns
 
 
 def unstructured(matrix: Array, like: StructuredWeight) -> StructuredWeight:
@@ -220,90 +216,9 @@ def unstructured(matrix: Array, like: StructuredWeight) -> StructuredWeight:
     )
 
 
-def reflect(v: Array, x: Array) -> Array:
-    """Reflect x about the hyperplane orthogonal to v (eqs. (householder_vec), (effhouseholder)).
-
-    Parameters
-    ----------
-    v : Array, shape (n,)
-        Householder vector of any length. Its square is offset by the square of the machine
-        epsilon, hence ``v = 0`` gives H = I with a gradient of zero, values and gradients are
-        finite everywhere, and H is orthogonal to rounding once |v|² exceeds the machine epsilon.
-    x : Array, shape (n,) or (n, m)
-        A vector, or a matrix of which the columns are reflected.
-
-    Returns
-    -------
-    Array, shape of x
-        H x = x - 2 v (vᵀ x) / |v|²: a rank-one update.
-    """
-    return _rotate(v[None], x.reshape(len(x), -1), 0).reshape(x.shape)
-
-
-def wy(vs: Array) -> tuple[Array, Array]:
-    """Compact WY form of a product of reflections, H_K ... H_1 = I - Y T Yᵀ.
-
-    This is the basis-kernel representation of supplement B. T is the inverse of the lower triangle
-    of YᵀY with its diagonal halved.
-
-    Parameters
-    ----------
-    vs : Array, shape (K, n)
-        One or more Householder vectors, first applied first; see :func:`reflect` for vectors near
-        zero.
-
-    Returns
-    -------
-    Y : Array, shape (n, K)
-        The basis: the vectors as columns.
-    T : Array, shape (K, K)
-        Lower-triangular kernel.
-    """
-    floor = jnp.finfo(vs.dtype).eps ** 2
-    if len(vs) == 1:
-        return vs.T, 2 / (jnp.sum(vs * vs, keepdims=True) + floor)
-    gram = _dot(vs, vs.T)
-    unit = jnp.sqrt(2 / (jnp.diag(gram) + floor))
-    pairs = unit[:, None] * unit
-    return vs.T, pairs * _inverse(jnp.tril(pairs * gram, -1))
-
-
-def orthogonal(vs: Array, n: int) -> Array:
-    """Write out H_K ... H_1, the P or Q of eq. (Househoder), as an n by n matrix.
-
-    Parameters
-    ----------
-    vs : Array, shape (K, n)
-        Householder vectors, first applied first. K may be 0.
-    n : int
-        Size of the matrix.
-    """
-    identity = jnp.eye(n, dtype=vs.dtype)
-    return _rotate(vs, identity, 0) if len(vs) else identity
-
-
 def n_parameters(weights: PyTree) -> int:
     """Count the numbers in a tree: (K + 1)(l1 + l2) + l1 l2 for one fully structured weight."""
     return sum(jnp.size(leaf) for leaf in jax.tree.leaves(weights))
-
-
-def _inverse(below: Array) -> Array:
-    """Invert I + N for a strictly lower-triangular N, (K, K).
-
-    The inverse of (A, 0; B, D) is (A⁻¹, 0; -D⁻¹ B A⁻¹, D⁻¹): all blocks of a size on the diagonal
-    are inverted together, then those of twice that size. These few products of small matrices
-    take a fraction of the time of a triangular solve for each particle.
-    """
-    index = np.arange(len(below))
-    inverse = jnp.eye(len(below), dtype=below.dtype)
-    size = 1
-    while size < len(below):
-        block, pair = index // size, index // (2 * size)
-        new = (block[:, None] != block) & (pair[:, None] == pair)
-        corner = jnp.where(new, below, 0)
-        inverse = inverse - (corner if size == 1 else _dot(_dot(inverse, corner), inverse))
-        size *= 2
-    return inverse
 
 
 def _is_structured(node: object) -> bool:
@@ -348,19 +263,15 @@ def _matrix(weight: StructuredWeight) -> Array:
     if left is not None:
         a = _rescale(a, left, right)
     if len(weight.v_left):
-        a = _rotate(weight.v_left, a, 0)
+        a = rotate(weight.v_left, a, 0)
     if len(weight.v_right):
-        a = _rotate(weight.v_right, a, 1)
+        a = rotate(weight.v_right, a, 1)
     return a.reshape(weight.c.shape)
-
-
-# The derivatives below are written out because a step on a small network is a hundred operations
-# of a microsecond each: those that are derived automatically take twice as many.
 
 
 @jax.custom_vjp
 def _rescale(c: Array, left: Array, right: Array) -> Array:
-    """Return Λ1 C Λ2, with the diagonals as vectors."""
+    """Return Λ1 C Λ2, with the diagonals as vectors; its derivative is short, as `rotate`'s is."""
     return left[:, None] * c * right
 
 
@@ -371,64 +282,7 @@ def _rescale_forward(c: Array, left: Array, right: Array) -> tuple[Array, tuple[
 def _rescale_backward(saved: tuple[Array, ...], g: Array) -> tuple[Array, ...]:
     c, left, right = saved
     product = g * c
-    return left[:, None] * g * right, _dot(product, right), _dot(left, product)
+    return left[:, None] * g * right, matmul(product, right), matmul(left, product)
 
 
 _rescale.defvjp(_rescale_forward, _rescale_backward)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _rotate(vs: Array, a: Array, axis: int) -> Array:
-    """Return P a for axis 0 and a Pᵀ for axis 1, where P = H_K ... H_1 and K >= 1."""
-    return _rotate_forward(vs, a, axis)[0]
-
-
-def _rotate_forward(vs: Array, a: Array, axis: int) -> tuple[Array, tuple[Array, ...]]:
-    _, t = wy(vs)
-    s = _mix(t, _project(vs, a, axis))
-    return a - _expand(vs, s, axis), (vs, a, t, s)
-
-
-def _rotate_backward(axis: int, saved: tuple[Array, ...], g: Array) -> tuple[Array, Array]:
-    """Differentiate a - Y S with S = T Yᵀ a, using dT = -T d(T⁻¹) T for the kernel."""
-    vs, a, t, s = saved
-    r = _mix(t.T, _project(vs, g, axis))
-    if len(vs) == 1:
-        turned = jnp.sum(r * s) * vs
-    else:
-        d = jnp.tril(_dot(r, s.T))
-        turned = _dot(jnp.tril(d, -1) + d.T, vs)
-    return turned - _collect(s, g, axis) - _collect(r, a, axis), g - _expand(vs, r, axis)
-
-
-_rotate.defvjp(_rotate_forward, _rotate_backward)
-
-
-# Products with a single vector are written without a matrix product where nothing is summed over:
-# as one, they would take longer to run and to compile.
-
-
-def _mix(t: Array, s: Array) -> Array:
-    """Return T S for a kernel (K, K) and components (K, m)."""
-    return t * s if len(t) == 1 else _dot(t, s)
-
-
-def _project(vs: Array, a: Array, axis: int) -> Array:
-    """Return the components (K, m) of a along vectors (K, n), where n is this axis of a."""
-    return _dot(a, vs.T).T if axis else _dot(vs, a)
-
-
-def _expand(vs: Array, s: Array, axis: int) -> Array:
-    """Return the combination of vectors (K, n) with components (K, m) along this axis."""
-    if len(vs) == 1:
-        return jnp.expand_dims(vs[0], 1 - axis) * jnp.expand_dims(s[0], axis)
-    return _dot(s.T, vs) if axis else _dot(vs.T, s)
-
-
-def _collect(s: Array, a: Array, axis: int) -> Array:
-    """Return (K, n): components (K, m) times a, summed over its other axis."""
-    return _dot(s, a) if axis else _dot(a, s.T).T
-
-
-def _dot(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision=_PRECISION)

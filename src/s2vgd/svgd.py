@@ -37,7 +37,8 @@ import optax
 from jax import Array
 
 from s2vgd import _compiled
-from s2vgd.kernels import Block, Kernel, KernelResult, Radial, matmul, rbf
+from s2vgd._precise import matmul
+from s2vgd.kernels import Block, Kernel, KernelResult, Radial, rbf
 from s2vgd.pieces import Pieces
 
 LogDensity = Callable[[Any, Any], Array]

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jax.scipy.stats import norm
 
-from s2vgd.structure import StructuredWeight, materialise, orthogonal
+from s2vgd.rotations import orthogonal
+from s2vgd.structure import StructuredWeight, materialise
 
 Layers = Any
 

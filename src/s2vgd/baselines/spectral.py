@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from s2vgd._precise import matmul
 from s2vgd.baselines.point import PointEstimate, check_fraction
 from s2vgd.priors import check_positive
 
@@ -54,7 +55,7 @@ def sharp(matrix: Array) -> Array:
     if min(matrix.shape) <= EXACT_SIDE:
         u, s, vt = jnp.linalg.svd(matrix, full_matrices=False)
         counts = s > max(matrix.shape) * jnp.finfo(s.dtype).eps * s[0]
-        return jnp.sum(s) * _product(u * counts, vt)
+        return jnp.sum(s) * matmul(u * counts, vt)
     polar = _polar(matrix) if matrix.shape[0] <= matrix.shape[1] else _polar(matrix.T).T
     return jnp.sum(matrix * polar) * polar
 
@@ -140,14 +141,9 @@ def _polar(matrix: Array) -> Array:
     start = matrix / jnp.maximum(norm, jnp.finfo(matrix.dtype).tiny)
 
     def improve(_: Array, x: Array) -> Array:
-        return 1.5 * x - 0.5 * _product(_product(x, x.T), x)
+        return 1.5 * x - 0.5 * matmul(matmul(x, x.T), x)
 
     return jax.lax.fori_loop(0, NEWTON_SCHULZ_STEPS, improve, start)
-
-
-def _product(a: Array, b: Array) -> Array:
-    # Accelerators round to ten bits by default, with which U V^T would not be orthogonal.
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 METHODS = {"rmsspectral": RMSSpectral}

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from s2vgd.kernels import Radial, matmul
+from s2vgd._precise import matmul
+from s2vgd.kernels import Radial
 from s2vgd.parallel.exchange import Exchange, Subset, gathered, median_bandwidth, row_ids
 from s2vgd.parallel.meshes import DATA, PARTICLE
 

@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from s2vgd.kernels import matmul, middle, middle_by_bits
+from s2vgd._precise import matmul
+from s2vgd.kernels import middle, middle_by_bits
 from s2vgd.parallel.meshes import PARTICLE
 
 MOST_PARTICLES = 46_340
