@@ -13,7 +13,7 @@ from s2vgd.bnn import BNN, Batch
 from s2vgd.errors import DivergedError
 from s2vgd.estimators import _base, _fitting
 from s2vgd.estimators._noise import Rows, frozen
-from s2vgd.estimators._trials import Trial, best_share, best_spread
+from s2vgd.estimators._trials import Trial, best_share, best_spread, shares_to_choose_from
 from s2vgd.likelihoods import HeteroscedasticGaussian
 from s2vgd.networks import MLP
 from s2vgd.priors import FixedPrior
@@ -90,6 +90,13 @@ def trial(loc, scale, y, weight=None):
     return Trial("normal", {"loc": np.array(loc), "scale": np.array(scale)}, y, weight)
 
 
+def test_neither_kind_of_noise_is_left_out_where_there_are_chains_enough():
+    for n, unit, wanted in [(8, 2, [0.25, 0.5, 0.75]), (3, 1, [1 / 3, 2 / 3]), (4, 2, [0.5])]:
+        np.testing.assert_allclose(shares_to_choose_from(n, unit), wanted)
+    for n, unit in [(1, 1), (2, 2)]:
+        np.testing.assert_array_equal(shares_to_choose_from(n, unit), [0.0, 1.0])
+
+
 def test_best_share_is_the_best_of_those_offered():
     y, weight = RNG.normal(size=40), RNG.uniform(0, 2, size=40)
     free = trial(RNG.normal(size=(1, 40)), np.ones((1, 40)), y, weight)
@@ -137,7 +144,7 @@ def test_auto_finds_the_noise_that_the_data_have(changing):
     _, (low, high) = model.predict([[-1.0], [1.0]], return_std=True)
     if changing:
         assert model.constant_share_ <= 0.25
-        assert high > 3 * low
+        assert high > 2 * low
     else:
         np.testing.assert_allclose([low, high], 0.3, rtol=0.4)
 

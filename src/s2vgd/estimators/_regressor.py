@@ -14,7 +14,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from s2vgd.estimators import _fitting
 from s2vgd.estimators._base import S2VGDEstimator
 from s2vgd.estimators._rows import ROWS, weighted_rows
-from s2vgd.estimators._trials import best_share, best_spread, held_out_rows
+from s2vgd.estimators._trials import (
+    best_share,
+    best_spread,
+    held_out_rows,
+    shares_to_choose_from,
+)
 from s2vgd.likelihoods import Gaussian, HeteroscedasticGaussian, Laplace, Likelihood, StudentT
 from s2vgd.priors import FixedPrior, HierarchicalPrior, Prior
 from s2vgd.refine import length_of
@@ -41,9 +46,9 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         The diagonals of a structured weight; with ``reflections=0`` and None it is plain SVGD.
     noise : {"input", "constant", "auto", "student_t", "laplace"}, default="input"
         Gaussian noise that depends on the input, or of one size everywhere; or "auto": some chains
-        of either kind, in the proportion and with the spread that predict a held-out sixth of the
-        training rows best, which takes about half as long again. The last two are for data with
-        outliers.
+        of either kind, a quarter at least, in the proportion and with the spread that predict a
+        held-out sixth of the training rows best, which takes about half as long again. The last
+        two are for data with outliers.
     prior : {"auto", "hierarchical"} or float, default="auto"
         Learned variances of the weights a layer, eq. (fullmode), or a fixed variance. "auto" is
         1.0 with refinement, "hierarchical" without.
@@ -87,7 +92,8 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
     history_ : dict of array
         The log density and more, along the steps of SVGD.
     noise_ : str
-        The noise model in use. With ``noise="auto"`` "input", "constant", or "mixed" for both.
+        The noise model in use. With ``noise="auto"`` "mixed" for both kinds; "input" or "constant"
+        if there are too few chains to mix.
     constant_share_ : float
         The share of the draws whose noise has one size everywhere.
     spread_ : float
@@ -288,7 +294,7 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         trial = self._trial(x, y, weight, recipe)
         n_free = recipe.n_free(both) * recipe.draws_each
         free, tied = trial.of(slice(n_free)), trial.of(slice(n_free, None))
-        share = best_share(free, tied, np.append(np.arange(0, n, unit) / n, 1.0))
+        share = best_share(free, tied, shares_to_choose_from(n, unit))
         return share, best_spread(free, tied, share)
 
     def _recipe(self, n_rows: int) -> _fitting.Recipe:

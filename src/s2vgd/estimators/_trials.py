@@ -60,6 +60,18 @@ class Trial(NamedTuple):
         return from_components(self.family, components, squeeze=False).log_prob(self.y)
 
 
+def shares_to_choose_from(n: int, unit: int = 1) -> np.ndarray:
+    """Return the shares of n particles that may be tied, in steps of `unit` particles.
+
+    A quarter of either kind is kept where n allows it. Free noise makes for better error bars and
+    for a worse mean, since it explains away what is hard to fit; a few tied particles mend the
+    mean, which a choice by density alone does not value.
+    """
+    shares = np.append(np.arange(0, n, unit) / n, 1.0)
+    both = shares[(shares >= 0.25) & (shares <= 0.75)]
+    return both if len(both) else shares
+
+
 def best_share(free: Trial, tied: Trial, shares: np.ndarray) -> float:
     """Return the share of draws with tied noise whose pool predicts best.
 
