@@ -60,6 +60,21 @@ def test_rows_beyond_the_cap_are_a_random_subset_that_the_seed_decides():
     assert not np.allclose(rows[0], first)
 
 
+def test_process_searches_on_some_rows_and_conditions_on_all():
+    """Hyperparameters are those of the rows searched on; predictions are the exact ones of all."""
+    searched = GaussianProcess(max_rows=20, seed=3).fit(X, Y)
+    found = GaussianProcess(search_rows=20, seed=3).fit(X, Y)
+    assert found._model.kernel_ == searched._model.kernel_
+    assert len(found._model.X_train_) == len(X)
+    x, new = found._inputs(X), found._inputs(X[:5] + 0.1)
+    mean, deviation = Y.mean(), Y.std()
+    weights = np.linalg.solve(
+        found._model.kernel_(x) + 1e-10 * np.eye(len(x)), (Y - mean) / deviation
+    )
+    expected = mean + deviation * found._model.kernel_(new, x) @ weights
+    np.testing.assert_allclose(found.predict_dist(X[:5] + 0.1).mean, expected, rtol=1e-4)
+
+
 def test_without_its_package_boosting_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ngboost", None)
     with pytest.raises(ImportError, match="pip install ngboost"):
@@ -109,6 +124,7 @@ def test_bad_rows_are_refused(method):
     ("method", "settings", "message"),
     [
         (GaussianProcess, {"max_rows": 1}, "max_rows must be at least 2"),
+        (GaussianProcess, {"search_rows": 1}, "search_rows must be at least 2"),
         (GaussianProcess, {"restarts": -1}, "restarts must be at least 0"),
         (NGBoost, {"estimators": 0}, "estimators must be at least 1"),
         (NGBoost, {"learning_rate": 0.0}, "learning_rate must be positive"),
