@@ -63,9 +63,8 @@ class GaussianProcess(_Outside):
         The cost is cubic in the number of rows: of more than this, a random subset of this size is
         used and the rest is ignored.
     search_rows : int
-        Of more rows than this, the hyperparameters are found on a random subset of this size, and
-        then all rows that are used are conditioned on: the search takes a hundred times as long as
-        the conditioning.
+        Of more rows than this, the hyperparameters are found on a random subset of this size,
+        because the search is what takes long; then all rows that are used are conditioned on.
     restarts : int
         Searches for the hyperparameters from random starts, besides the first.
     """

@@ -13,6 +13,7 @@ from blackjax.mcmc.integrators import IntegratorState, mclachlan_coefficients
 from jax import Array
 
 from s2vgd import _compiled
+from s2vgd._precise import matmul
 from s2vgd.layout import Layout
 from s2vgd.samplers._chains import CHUNK, Chains, LogDensity, Tick, flat_density, spans
 
@@ -223,13 +224,13 @@ def _kick(momentum: Array, gradient: Array, size: Array) -> tuple[Array, Array]:
     The exact flow of du/dt = (1 - u uᵀ) g / (D - 1) over a time `size`.
     """
     rest = momentum.shape[0] - 1
-    norm = jnp.sqrt(jnp.vdot(gradient, gradient))
+    norm = jnp.sqrt(matmul(gradient, gradient))
     towards = gradient / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny)
-    along = jnp.vdot(momentum, towards)
+    along = matmul(momentum, towards)
     angle = size * norm / rest
     left = jnp.exp(-angle)
     turned = towards * (1 - left) * (1 + left + along * (1 - left)) + 2 * left * momentum
-    turned /= jnp.sqrt(jnp.vdot(turned, turned))
+    turned /= jnp.sqrt(matmul(turned, turned))
     stretch = jnp.log(0.5 * (1 + along) * (1 - left**2) + left**2)
     return turned, (angle + stretch) * rest
 
