@@ -18,10 +18,13 @@ _PACKAGES = ("sklearn-contrib-bde", "jax", "jaxlib", "numpy", "optax", "blackjax
 
 def main(asked: str, answered: str) -> None:
     """Read rows and settings from one file, write draws of location and scale to the other."""
+    import jax
     import jax.numpy as jnp
     from bde import BdeRegressor
     from bde.loss import GaussianNLL
 
+    # As our own chains have it: on a GPU JAX would round the factors of its products to TF32.
+    jax.config.update("jax_default_matmul_precision", "float32")
     with np.load(asked) as file:
         x, y, x_new, settings = file["x"], file["y"], file["x_new"], json.loads(str(file["about"]))
     model = BdeRegressor(
