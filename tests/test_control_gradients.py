@@ -13,7 +13,9 @@ from s2vgd.control.gradients import (
     A2C,
     Reinforce,
     clip_each,
+    clipped_gradients,
     generalised_advantages,
+    log_probs,
     policy_gradients,
 )
 from s2vgd.control.policies import Policy
@@ -28,7 +30,9 @@ PLAIN = Structure(reflections=0, scales=None)
 advantages_of = jax.jit(
     lambda estimator, critics, made: estimator.advantages(critics, made, SCALES), static_argnums=0
 )
-gradients_of = jax.jit(policy_gradients, static_argnums=0)
+gradients_of = jax.jit(policy_gradients, static_argnums=(0, 4))
+clipped_of = jax.jit(clipped_gradients, static_argnums=(0, 5, 6))
+log_probs_of = jax.jit(log_probs, static_argnums=0)
 
 
 def particles_of(policy):
@@ -212,6 +216,54 @@ def test_policy_gradient_is_the_sum_written_out():
         )
         log_p = -0.5 * z**2 - 0.2 - 0.5 * np.log(2 * np.pi)
         np.testing.assert_allclose(values[m], np.mean(weight * log_p), rtol=1e-3, atol=1e-5)
+
+
+def test_gradient_of_policies_that_moved_on_is_the_clipped_sum_written_out():
+    made = random_trajectories()
+    policy = Policy.of(_Task(), hidden=(), structure=PLAIN, log_std=0.2)
+    old = particles_of(policy)
+    new = jax.tree.map(lambda leaf: leaf + 0.3, old)
+    advantages = np.random.default_rng(3).normal(size=(T, M, E)).astype(np.float32)
+    made_with = log_probs_of(policy, old, made)
+    values, slopes = clipped_of(policy, new, made, advantages, made_with, 0.2, 0.1)
+    shares = []
+    for m in range(M):
+        o = made.observations[:, m].reshape(-1, SIZE) / np.array(SCALES)
+        a, weight = made.actions[:, m].ravel(), advantages[:, m].ravel()
+
+        def z_and_log_p(particles, o=o, a=a, m=m):
+            w = np.asarray(particles["weights"][0]["kernel"][m], np.float64)[:, 0]
+            b, s = particles["weights"][0]["bias"][m], np.float64(particles["log_std"][m][0])
+            z = (a - o @ w - np.float64(b)) / np.exp(s)
+            return z, -0.5 * z**2 - s - 0.5 * np.log(2 * np.pi), s
+
+        z, now, s = z_and_log_p(new)
+        ratio = np.exp(now - z_and_log_p(old)[1])
+        held = np.clip(ratio, 0.8, 1.2)
+        counts = ratio * weight <= held * weight
+        shares.append(counts.mean())
+        wanted = np.mean((counts * ratio * weight * z / np.exp(s))[:, None] * o, axis=0)
+        found = slopes["weights"][0]["kernel"][m][:, 0]
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
+        # The entropy has the slope 1 in log_std.
+        wanted = np.mean(counts * ratio * weight * (z**2 - 1)) + 0.1
+        np.testing.assert_allclose(slopes["log_std"][m][0], wanted, rtol=1e-3, atol=1e-5)
+        entropy = s + 0.5 * np.log(2 * np.pi * np.e)
+        wanted = np.mean(np.minimum(ratio * weight, held * weight)) + 0.1 * entropy
+        np.testing.assert_allclose(values[m], wanted, rtol=1e-3, atol=1e-5)
+    assert min(shares) > 0.2 and max(shares) < 0.95, "some steps are held back and some are not"
+
+
+def test_before_anything_has_moved_the_clipped_gradient_is_the_policy_gradient():
+    made = random_trajectories()
+    policy = Policy.of(_Task(), hidden=(3,), structure=Structure(1), log_std=0.2)
+    particles = particles_of(policy)
+    advantages = np.random.default_rng(3).normal(size=(T, M, E)).astype(np.float32)
+    made_with = log_probs_of(policy, particles, made)
+    _, found = clipped_of(policy, particles, made, advantages, made_with, 0.2, 0.1)
+    _, wanted = gradients_of(policy, particles, made, advantages, 0.1)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 class _Task:

@@ -19,7 +19,7 @@ import pytest
 
 from control_line import line
 from s2vgd.control import A2C, Adapted, Reinforce, SteinPolicyGradient, stein, temperature
-from s2vgd.control.gradients import policy_gradients
+from s2vgd.control.gradients import clipped_gradients, log_probs, policy_gradients
 from s2vgd.control.policies import Policy
 from s2vgd.control.rollouts import rollout
 from s2vgd.errors import DivergedError, ModelFileError
@@ -115,6 +115,27 @@ def test_independent_agents_climb_their_own_and_know_nothing_of_the_others():
     changed, _ = learn(None, 4, made=other, clip=0.1)
     np.testing.assert_array_equal(alone[[0, 1, 3]], changed[[0, 1, 3]])
     assert np.abs(alone[2] - changed[2]).max() > 1e-3
+
+
+def test_a_second_update_learns_from_the_same_rollout_at_the_policies_that_moved():
+    particles, made, theta, slopes = some_trajectories()
+    layout = Layout.of(particles)
+    advantages, _ = ESTIMATOR.advantages((), made, POLICY.scales)
+
+    @jax.jit
+    def second(particles, flat):
+        made_with = log_probs(POLICY, particles, made)
+        moved = layout.unflatten(flat)
+        gradients = clipped_gradients(POLICY, moved, made, advantages, made_with, 0.2)
+        return layout.flatten(gradients[1])
+
+    once = theta + clipped(slopes, 0.1)
+    twice = once + clipped(np.asarray(second(particles, once)), 0.1)
+    found, info = learn(None, 4, clip=0.1, updates=2)
+    np.testing.assert_allclose(found, twice, rtol=1e-3, atol=1e-5)
+    assert np.abs(twice - once).max() > 1e-2
+    # What is told is of the policies that made the rollout.
+    np.testing.assert_allclose(info.gradient_norm, np.linalg.norm(slopes, axis=1), rtol=1e-4)
 
 
 def test_temperature_may_follow_a_schedule_or_the_share_of_the_repulsion():
@@ -250,6 +271,9 @@ def test_tensorboard_gets_the_same_scalars(tmp_path):
         ({"environments": 0}, "environments"),
         ({"prior_variance": 0.0}, "variance"),
         ({"halve_every": 0}, "halve_every"),
+        ({"updates": 0}, "updates"),
+        ({"trust": 0.0}, "trust"),
+        ({"entropy": -0.1}, "entropy"),
         ({"reflections": -1}, "reflections"),
         ({"settings": {"max_steps": 3}}, "settings"),
     ],

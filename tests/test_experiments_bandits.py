@@ -53,12 +53,14 @@ def test_settings_as_json_mean_what_they_say_in_python():
 def test_the_papers_rows_keep_its_batch_step_size_and_cadence():
     for std in (1.0, 10.0):
         table = mushroom.settings(std)
-        for method in ("s2vgd_paper", "svgd_paper"):
+        for method in ("s2vgd_paper", "svgd_paper", "epsilon_greedy_1_paper"):
             learning = bandits.Learning(**table[method]["learning"])
             assert (learning.batch_size, learning.learning_rate) == (64, 1e-3)
             assert (learning.every, learning.steps) == (1, 1)
         assert table["s2vgd_paper"]["reward"] == ["gaussian", std]
-        assert table["epsilon_greedy_3"]["reward"] == ["gaussian", None]
+        for method in ("epsilon_greedy_3", "epsilon_greedy_3_paper"):
+            assert table[method]["reward"] == ["gaussian", None]
+            assert table[method]["epsilon"] == 0.03
 
 
 def test_an_unknown_agent_is_not_run():
@@ -241,14 +243,15 @@ def test_the_difference_to_svgd_is_told_whatever_its_sign():
 
 
 def test_targets_are_judged_both_ways():
-    greedy = [row for m in mushroom_section.GREEDY for row in played(m, [5000.0] * 10)]
+    rivals = mushroom_section.GREEDY + mushroom_section.GREEDY_PAPER
+    greedy = [row for m in rivals for row in played(m, [5000.0] * 10)]
     spread = np.linspace(-50, 50, 10)
     good = mushroom_section.section(
         [*played("s2vgd", 700 + spread), *played("linucb", 1000 - spread), *greedy]
     )
     reached = [c for c in good.claims if c.startswith("Target")]
-    assert len(reached) == 6 and all(" Reached" in claim for claim in reached)
-    assert "7.1 times below greedy, learned noise" in said(good, "ε-greedy agents")
+    assert len(reached) == 7 and all(" Reached" in claim for claim in reached)
+    assert "7.1 times below greedy, learned noise" in said(good, "ε-greedy agents with learned noise at")
 
     collapsed = [*(1500 + spread)[:9], 51_595.0]
     bad = mushroom_section.section(
@@ -259,7 +262,7 @@ def test_targets_are_judged_both_ways():
         ]
     )
     missed = [c for c in bad.claims if c.startswith("Target")]
-    assert len(missed) == 6 and all(" Not reached" in claim for claim in missed)
+    assert len(missed) == 7 and all(" Not reached" in claim for claim in missed)
     assert "the worst has 51,595" in said(bad, "no seed of S²VGD")
 
 

@@ -86,6 +86,14 @@ class SteinPolicyGradient:
         Halve the learning rate after every so many iterations.
     clip : float or None
         Largest length of a policy's gradient, before it is divided by α.
+    updates : int
+        Moves of the policies with each rollout; the paper's method has one. More of them learn more
+        from as many steps of the environments.
+    trust : float
+        With several, how far they may change the probability of an action, relatively.
+    entropy : float
+        Weight of the entropy of the actions beside the standardised return. A little of it keeps
+        policies from settling on the first thing that works.
     log_std : float
         Where the logarithm of the standard deviation of actions starts.
     observation_scales : sequence of float, optional
@@ -123,6 +131,9 @@ class SteinPolicyGradient:
         learning_rate: float = 1e-2,
         halve_every: int | None = None,
         clip: float | None = 0.2,
+        updates: int = 1,
+        trust: float = 0.2,
+        entropy: float = 0.0,
         log_std: float = 0.0,
         observation_scales: Sequence[float] | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -137,6 +148,7 @@ class SteinPolicyGradient:
         check_positive("learning_rate", learning_rate)
         if halve_every is not None:
             check_count("halve_every", halve_every, 1)
+        check_count("updates", updates, 1)
         self.task: Task = resolve(environment, settings)
         self.policy = Policy.of(
             self.task,
@@ -152,13 +164,16 @@ class SteinPolicyGradient:
             self.task if isinstance(self.task, Environment) else None,
             self.policy,
             _named("estimator", estimator, _ESTIMATORS),
-            _adam(float(learning_rate), halve_every),
+            _adam(float(learning_rate), halve_every and halve_every * updates),
             None if kernel is None else _named("kernel", kernel, _KERNELS),
             environments=environments,
             horizon=self.horizon,
             temperature=temperature,
             prior=None if prior_variance is None else FixedPrior(prior_variance),
             clip=clip,
+            updates=updates,
+            trust=trust,
+            entropy=entropy,
         )
         self._run = Run(_first_state(self._algorithm, particles, seed))
         self._identity = identify(self._described(), first_state=self._run.state)

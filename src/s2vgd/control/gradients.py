@@ -172,7 +172,11 @@ def discounted_sums(terms: Array, weights: Array) -> Array:
 
 
 def policy_gradients(
-    policy: Policy, particles: Particle, trajectories: Trajectories, advantages: Array
+    policy: Policy,
+    particles: Particle,
+    trajectories: Trajectories,
+    advantages: Array,
+    entropy: float = 0.0,
 ) -> tuple[Array, Particle]:
     """Return the mean of advantage · log π over all steps, (M,), and its gradient, a particle each.
 
@@ -186,15 +190,59 @@ def policy_gradients(
         Of all particles.
     advantages : Array, shape (T, M, E)
         Constants, as far as the gradient goes.
+    entropy : float
+        Weight of the mean entropy of the actions, which is added.
     """
-    observations = _rows(trajectories.observations)
-    actions = _rows(trajectories.actions)
-    weights = _rows(advantages)
 
     def surrogate(particle: Particle, o: Array, a: Array, weight: Array) -> Array:
-        return jnp.mean(weight * policy.log_prob(particle, o, a))
+        mean = jnp.mean(weight * policy.log_prob(particle, o, a))
+        return mean + entropy * jnp.mean(policy.entropy(particle, o)) if entropy else mean
 
-    return jax.vmap(jax.value_and_grad(surrogate))(particles, observations, actions, weights)
+    rows = map(_rows, (trajectories.observations, trajectories.actions, advantages))
+    return jax.vmap(jax.value_and_grad(surrogate))(particles, *rows)
+
+
+def log_probs(policy: Policy, particles: Particle, trajectories: Trajectories) -> Array:
+    """Return log π (T, M, E) of the actions of each particle's trajectories."""
+    rows = map(_rows, (trajectories.observations, trajectories.actions))
+    return _columns(jax.vmap(policy.log_prob)(particles, *rows), trajectories.rewards)
+
+
+def clipped_gradients(
+    policy: Policy,
+    particles: Particle,
+    trajectories: Trajectories,
+    advantages: Array,
+    made_with: Array,
+    trust: float,
+    entropy: float = 0.0,
+) -> tuple[Array, Particle]:
+    r"""Return a surrogate of J, (M,), and its gradient, for particles that have moved on.
+
+    With the ratio :math:`r = \pi(a) / \pi_{old}(a)` it is the mean of
+    :math:`\min(r A, \mathrm{clip}(r, 1 - \epsilon, 1 + \epsilon) A)` (Schulman et al., 2017), the
+    gradient of which is that of `policy_gradients` where nothing has moved yet.
+
+    Parameters
+    ----------
+    policy, trajectories, advantages, entropy
+        As for :func:`policy_gradients`.
+    particles : pytree
+        Leaves (M, ...), as they are now.
+    made_with : Array, shape (T, M, E)
+        :func:`log_probs` of the particles that made the trajectories.
+    trust : float
+        ε. A step counts for nothing once its ratio has left this range to its advantage.
+    """
+
+    def surrogate(particle: Particle, o: Array, a: Array, weight: Array, old: Array) -> Array:
+        ratio = jnp.exp(policy.log_prob(particle, o, a) - old)
+        held = jnp.clip(ratio, 1 - trust, 1 + trust)
+        mean = jnp.mean(jnp.minimum(ratio * weight, held * weight))
+        return mean + entropy * jnp.mean(policy.entropy(particle, o)) if entropy else mean
+
+    parts = (trajectories.observations, trajectories.actions, advantages, made_with)
+    return jax.vmap(jax.value_and_grad(surrogate))(particles, *map(_rows, parts))
 
 
 def clip_each(gradients: Array, limit: float | None) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ and progress, are in `training`.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,7 +20,13 @@ from jax import Array
 from s2vgd import svgd
 from s2vgd.control import temperature as temperatures
 from s2vgd.control.environments import Environment
-from s2vgd.control.gradients import Estimator, clip_each, policy_gradients
+from s2vgd.control.gradients import (
+    Estimator,
+    clip_each,
+    clipped_gradients,
+    log_probs,
+    policy_gradients,
+)
 from s2vgd.control.policies import Particle, Policy
 from s2vgd.control.rollouts import Trajectories, first_episodes, rollout
 from s2vgd.control.temperature import Adapted, Temperature
@@ -56,7 +63,7 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What an iteration tells about itself, measured before the particles moved.
+    """What an iteration tells about itself, measured before the particles moved the first time.
 
     Attributes
     ----------
@@ -69,7 +76,7 @@ class Info(NamedTuple):
     gradient_norm : Array, shape (M,)
         Length of each particle's gradient of J before it was clipped.
     non_finite : Array, int32
-        How many particles have a gradient that is not finite.
+        How many particles have a gradient that is not finite, at most in one of the moves.
     temperature, bandwidth, drive_norm, repulsion_norm, min_distance : Array
         α, and the fields of :class:`s2vgd.svgd.Info`.
     """
@@ -79,6 +86,19 @@ class Info(NamedTuple):
     lengths: Array
     objective: Array
     entropy: Array
+    gradient_norm: Array
+    non_finite: Array
+    temperature: Array
+    bandwidth: Array
+    drive_norm: Array
+    repulsion_norm: Array
+    min_distance: Array
+
+
+class Move(NamedTuple):
+    """What one move of the particles tells about itself; the fields are those of `Info`."""
+
+    objective: Array
     gradient_norm: Array
     non_finite: Array
     temperature: Array
@@ -120,6 +140,9 @@ def build(
     temperature: Temperature = 1.0,
     prior: FixedPrior | None = None,
     clip: float | None = 0.2,
+    updates: int = 1,
+    trust: float = 0.2,
+    entropy: float = 0.0,
 ) -> Algorithm:
     r"""Stein policy gradient, eq. (SVGD) of the section on MDPs.
 
@@ -155,6 +178,13 @@ def build(
         Density of all parameters; None is flat.
     clip : float or None
         Largest length of the gradient of one particle's J, before it is divided by α.
+    updates : int
+        Moves of the particles an iteration. From the second on the rollout is of policies that are
+        no longer there, see :func:`~s2vgd.control.gradients.clipped_gradients`.
+    trust : float
+        How far the probability of an action may have moved by then, relatively.
+    entropy : float
+        Weight of the entropy of the actions, in nats, beside J.
 
     Returns
     -------
@@ -166,6 +196,10 @@ def build(
         check_count("horizon", horizon, 1)
     if clip is not None:
         check_positive("clip", clip)
+    check_count("updates", updates, 1)
+    check_positive("trust", trust)
+    if not 0 <= entropy < math.inf:
+        raise ValueError(f"entropy must be a finite number, at least 0, got {entropy!r}")
     temperatures.check(temperature)
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise TypeError(f"optimizer must be an optax.GradientTransformation, got {optimizer!r}")
@@ -184,15 +218,14 @@ def build(
             key=key,
         )
 
-    def learn(state: State, trajectories: Trajectories) -> tuple[State, Info]:
+    def move(state: State, slopes: Array, surrogates: Array) -> tuple[State, Move]:
+        """Move the particles along the slopes (M, D) of J, by eq. (SVGD)."""
         particles = state.particles
         layout = Layout.of(particles)
         flat = layout.flatten(particles)
-        advantages, critics = estimator.advantages(state.critics, trajectories, policy.scales)
-        surrogates, raw = policy_gradients(policy, particles, trajectories, advantages)
-        slopes, lengths = clip_each(layout.flatten(raw), clip)
+        clipped, lengths = clip_each(slopes, clip)
         alpha = temperatures.at(temperature, state.temperature, state.step)
-        gradients, objective = slopes / alpha, jnp.mean(surrogates) / alpha
+        gradients, objective = clipped / alpha, jnp.mean(surrogates) / alpha
         if prior is not None:
             log_prior = jax.vmap(jax.value_and_grad(lambda particle: prior.log_prob(particle, {})))
             densities, prior_slopes = log_prior(particles)
@@ -200,28 +233,51 @@ def build(
             objective = objective + jnp.mean(densities)
         at = kernel_at(flat, svgd.blocks(particles))
         drive, push = svgd.terms(at, gradients)
-        updates, opt_state = optimizer.update(-(drive + push), state.opt_state, flat)
-        drive_norm, repulsion_norm = svgd.rms_length(drive), svgd.rms_length(push)
+        changes, opt_state = optimizer.update(-(drive + push), state.opt_state, flat)
+        moved = layout.unflatten(optax.apply_updates(flat, changes))
+        made = Move(
+            objective=objective,
+            gradient_norm=lengths,
+            non_finite=jnp.sum(~jnp.isfinite(gradients).all(axis=1), dtype=jnp.int32),
+            temperature=alpha,
+            bandwidth=at.bandwidth,
+            drive_norm=svgd.rms_length(drive),
+            repulsion_norm=svgd.rms_length(push),
+            min_distance=svgd.min_distance(at.squared_distances),
+        )
+        return state._replace(particles=moved, opt_state=opt_state), made
+
+    def learn(state: State, trajectories: Trajectories) -> tuple[State, Info]:
+        advantages, critics = estimator.advantages(state.critics, trajectories, policy.scales)
+        before = state.particles
+        layout = Layout.of(before)
+        surrogates, slopes = policy_gradients(policy, before, trajectories, advantages, entropy)
+        state, first = move(state, layout.flatten(slopes), surrogates)
+        non_finite = first.non_finite
+        if updates > 1:
+            made_with = log_probs(policy, before, trajectories)
+
+            def again(_: Array, carry: tuple[State, Array]) -> tuple[State, Array]:
+                state, non_finite = carry
+                surrogates, slopes = clipped_gradients(
+                    policy, state.particles, trajectories, advantages, made_with, trust, entropy
+                )
+                state, made = move(state, layout.flatten(slopes), surrogates)
+                return state, jnp.maximum(non_finite, made.non_finite)
+
+            state, non_finite = jax.lax.fori_loop(1, updates, again, (state, non_finite))
         held = state.temperature
         if isinstance(temperature, Adapted):
-            held = temperature.next(held, drive_norm, repulsion_norm)
+            held = temperature.next(held, first.drive_norm, first.repulsion_norm)
         episodes = first_episodes(trajectories, estimator.discount)
         info = Info(
             returns=jnp.mean(episodes.returns, axis=1),
             discounted_returns=jnp.mean(episodes.discounted_returns, axis=1),
             lengths=jnp.mean(episodes.lengths.astype(jnp.float32), axis=1),
-            objective=objective,
-            entropy=_entropy(policy, particles, trajectories),
-            gradient_norm=lengths,
-            non_finite=jnp.sum(~jnp.isfinite(gradients).all(axis=1), dtype=jnp.int32),
-            temperature=alpha,
-            bandwidth=at.bandwidth,
-            drive_norm=drive_norm,
-            repulsion_norm=repulsion_norm,
-            min_distance=svgd.min_distance(at.squared_distances),
+            entropy=_entropy(policy, before, trajectories),
+            **first._replace(non_finite=non_finite)._asdict(),
         )
-        moved = layout.unflatten(optax.apply_updates(flat, updates))
-        return State(moved, opt_state, critics, held, state.step + 1, state.key), info
+        return state._replace(critics=critics, temperature=held, step=state.step + 1), info
 
     def step(state: State, batch: None = None) -> tuple[State, Info]:
         if environment is None:

@@ -68,9 +68,10 @@ def settings(std: float) -> dict[str, dict[str, Any]]:
         "s2vgd_paper": {**paper, **fixed, **s2vgd},
         "svgd_paper": {**paper, **fixed, **svgd},
         "vmg": {**network, **fixed, "learning": {"batch_size": 64, "learning_rate": 0.01}},
-        "epsilon_greedy_0": {**chosen, **learned, "epsilon": 0.0},
-        "epsilon_greedy_1": {**chosen, **learned, "epsilon": 0.01},
-        "epsilon_greedy_3": {**chosen, **learned, "epsilon": 0.03},
+        **{f"epsilon_greedy_{e}": {**chosen, **learned, "epsilon": e / 100} for e in (0, 1, 3)},
+        **{
+            f"epsilon_greedy_{e}_paper": {**paper, **learned, "epsilon": e / 100} for e in (0, 1, 3)
+        },
         "greedy_fixed": {**chosen, **fixed, "epsilon": 0.0},
         "linucb": {"alpha": round(5 / 7 * std, 3), "ridge": 1.0},
         "lints": {"noise": round(1.5 / 7 * std, 3), "ridge": 1.0},
