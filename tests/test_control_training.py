@@ -18,7 +18,15 @@ import optax
 import pytest
 
 from control_line import line
-from s2vgd.control import A2C, Adapted, Reinforce, SteinPolicyGradient, stein, temperature
+from s2vgd.control import (
+    A2C,
+    Adapted,
+    Reinforce,
+    SteinPolicyGradient,
+    stein,
+    temperature,
+    train_together,
+)
 from s2vgd.control.gradients import clipped_gradients, log_probs, policy_gradients
 from s2vgd.control.policies import Policy
 from s2vgd.control.rollouts import rollout
@@ -191,6 +199,33 @@ def compilations():
     listening.clear()
 
 
+def test_seeds_that_are_trained_together_become_what_they_become_alone():
+    seeds = (3, 5)
+    together = [agents(seed=seed) for seed in seeds]
+    train_together(together, 3, chunk=2)
+    train_together(together, 4)
+    for one, seed in zip(together, seeds, strict=True):
+        alone = agents(seed=seed).train(4, progress=False)
+        assert one.iterations == 4
+        for a, b in zip(leaves(one), leaves(alone), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(one.history["return"], alone.history["return"], rtol=1e-3)
+    assert np.abs(leaves(together[0])[0] - leaves(together[1])[0]).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [
+        (lambda: [], "at least one"),
+        (lambda: [agents(), agents(clip=0.5)], "equal settings"),
+        (lambda: [agents(), agents(seed=1).train(1, progress=False)], "as many iterations"),
+    ],
+)
+def test_only_what_differs_in_its_seed_is_trained_together(others, named):
+    with pytest.raises(ValueError, match=named):
+        train_together(others(), 2)
+
+
 def test_the_listener_hears_a_compilation():
     with compilations() as seen:
         jax.jit(lambda x: x * 3.25 + 1)(np.ones(7, np.float32))
@@ -245,7 +280,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(straight, tmp_path):
 def test_gradients_that_are_not_finite_are_counted_and_raised(tmp_path):
     path = tmp_path / "checkpoint"
     good = agents().train(6, checkpoint=path, checkpoint_every=3)
-    poisoned = good._run.state.particles
+    poisoned = good.run.state.particles
     poisoned["log_std"] = poisoned["log_std"].at[1].set(1e30)
     with pytest.raises(DivergedError, match=r"iteration 7: the gradients of [13] of 3") as caught:
         good.train(12, checkpoint=path, checkpoint_every=3)

@@ -110,6 +110,15 @@ def test_a_run_has_the_regrets_of_its_own_decisions():
     np.testing.assert_allclose(outcome.details["regret"], total[np.array(steps) - 1])
 
 
+@pytest.mark.parametrize(("module", "dataset"), [(mushroom, "mushroom"), (worlds, "nonlinear")])
+def test_seeds_together_find_what_they_find_alone(module, dataset):
+    runs = [run_of(module, "linucb", split, dataset, steps=60) for split in (3, 7)]
+    together = module.execute_together(runs)
+    for run, outcome in zip(runs, together, strict=True):
+        assert outcome.metrics == pytest.approx(module.execute(run).metrics)
+    assert together[0].metrics["regret"] != together[1].metrics["regret"]
+
+
 def test_blundells_rewards_cost_more_for_the_same_mistakes():
     regret = {
         name: mushroom.execute(run_of(mushroom, "uniform", 3, name, steps=60)).metrics["regret"]
@@ -251,7 +260,9 @@ def test_targets_are_judged_both_ways():
     )
     reached = [c for c in good.claims if c.startswith("Target")]
     assert len(reached) == 7 and all(" Reached" in claim for claim in reached)
-    assert "7.1 times below greedy, learned noise" in said(good, "ε-greedy agents with learned noise at")
+    assert "7.1 times below greedy, learned noise" in said(
+        good, "ε-greedy agents with learned noise at"
+    )
 
     collapsed = [*(1500 + spread)[:9], 51_595.0]
     bad = mushroom_section.section(

@@ -88,6 +88,15 @@ def ran():
     return run, control.execute(run)
 
 
+def test_seeds_together_find_what_they_find_alone(ran):
+    run, alone = ran
+    other = dataclasses.replace(run, split=run.split + 1)
+    found, another = control.execute_together([run, other])
+    assert found.metrics == pytest.approx(alone.metrics, rel=1e-2)
+    assert found.details["iterations"] == alone.details["iterations"]
+    assert another.metrics["mean"] != found.metrics["mean"]
+
+
 def test_a_run_has_the_scores_of_its_own_policies_at_every_checkpoint(ran):
     run, outcome = ran
     metrics = outcome.metrics

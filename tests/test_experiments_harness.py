@@ -59,6 +59,13 @@ FAKE = """
             x = jax.random.normal(jax.random.key(run.random_state), (40, 40))
             return Outcome({"value": float((x @ x).std())})
         return Outcome({"value": 10.0 * run.split + run.seed}, {"curve": [1, 2]}, {"other": "1.0"})
+
+    def execute_together(runs):
+        with open(runs[0].config["log"], "a") as log:
+            log.write(f"{runs[0].method} {[run.split for run in runs]}\\n")
+        if any(run.method == "sometimes" and run.split == 1 for run in runs):
+            raise ValueError("one of them")
+        return [Outcome({"value": 10.0 * run.split + run.seed}) for run in runs]
 """
 MODULES = {"fake": "fake_experiment"}
 
@@ -243,6 +250,29 @@ def test_workers_find_what_one_process_finds(fake, tmp_path):
     for key, row in one.items():
         assert two[key]["metrics"] == pytest.approx(row["metrics"], rel=1e-6)
         assert two[key]["device"]["cores"] == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_runs_that_differ_in_split_alone_are_made_together_and_written_one_by_one(
+    fake, tmp_path, workers
+):
+    runs = sorted(fake("a", "b", splits=5), key=lambda run: run.split)
+    tally = reproduce(runs, tmp_path / "out", together=3, workers=workers)
+    assert tally.finished == 10
+    assert set(executed(tmp_path)) == {f"{m} {s}" for m in "ab" for s in ([0, 1, 2], [3, 4])}
+    rows = by_key(tmp_path / "out")
+    for run in runs:
+        assert rows[run.method, run.split]["metrics"]["value"] == 10.0 * run.split
+    assert sorted(row["together"] for row in rows.values()) == [2] * 4 + [3] * 6
+
+
+def test_what_fails_together_is_made_again_one_by_one(fake, tmp_path):
+    runs = fake("sometimes")
+    tally = reproduce(runs, tmp_path / "out", together=3)
+    assert tally.finished == 3 and tally.failed == 0
+    assert executed(tmp_path)[0] == "sometimes [0, 1, 2]"
+    assert executed(tmp_path)[1:] == ["sometimes 0", "sometimes 1", "sometimes 2"]
+    assert not any("together" in row for row in by_key(tmp_path / "out").values())
 
 
 def test_compile_time_is_what_jax_reports_and_zero_the_second_time():

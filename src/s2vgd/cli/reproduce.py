@@ -21,6 +21,10 @@ class EngineName(StrEnum):
     ray = "ray"
 
 
+# Where a program waits for launches, so many seeds take little longer than one.
+_SIDE_BY_SIDE = 10
+
+
 def reproduce(
     names: Annotated[
         list[str],
@@ -64,6 +68,12 @@ def reproduce(
     gpus_per_run: Annotated[
         float, typer.Option(min=0.0, help="GPUs that a run asks Ray for; 0.5 shares one.")
     ] = 0.0,
+    together: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Seeds of bandits and control side by side in one program: 1, on a GPU 10."
+        ),
+    ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
     revision: Annotated[
         str | None, typer.Option(help="Of this source, where it is a copy without git.")
@@ -82,6 +92,8 @@ def reproduce(
         raise DataError("--address and --gpus-per-run are for --engine ray")
     else:
         where = engines.engine_of(workers or 1)
+    if together is None:
+        together = _SIDE_BY_SIDE if where is engines.in_this_process and _on_accelerator() else 1
     chosen = list(harness.EXPERIMENTS) if names == ["all"] else names
     changes: dict[str, Any] = dict(map(_assignment, setting or []))
     changes |= {"seeds": seeds} if seeds is not None else {}
@@ -108,9 +120,12 @@ def reproduce(
         runs,
         out,
         engine=where,
+        together=together,
         retry=retry,
         download=not quick,
-        command=_command(chosen, quick, changes, wanted, _placement(engine, workers, gpus_per_run)),
+        command=_command(
+            chosen, quick, changes, wanted, _placement(engine, workers, gpus_per_run, together)
+        ),
         revision=revision,
     )
     print_line(
@@ -170,8 +185,17 @@ def _command(
     return shlex.join([*words, *placement])
 
 
-def _placement(engine: EngineName, workers: int | None, gpus_per_run: float) -> list[str]:
+def _on_accelerator() -> bool:
+    import jax
+
+    return jax.default_backend() != "cpu"
+
+
+def _placement(
+    engine: EngineName, workers: int | None, gpus_per_run: float, together: int
+) -> list[str]:
     words = ["--workers", str(workers)] if (workers or 1) > 1 else []
+    words += ["--together", str(together)] if together > 1 else []
     if engine is EngineName.ray:
         words += ["--engine", "ray"]
     return words + (["--gpus-per-run", f"{gpus_per_run:g}"] if gpus_per_run else [])

@@ -15,6 +15,7 @@ from s2vgd.control.gradients import A2C, Reinforce
 from s2vgd.control.policies import Policy
 from s2vgd.control.policy_set import Evaluation, PolicySet
 from s2vgd.control.temperature import Adapted
+from s2vgd.control.together import train_together
 
 __all__ = [
     "A2C",
@@ -33,4 +34,5 @@ __all__ = [
     "auto_reset",
     "make",
     "names",
+    "train_together",
 ]

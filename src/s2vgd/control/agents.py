@@ -111,6 +111,10 @@ class SteinPolicyGradient:
         Scalars of the iterations so far, see :func:`s2vgd.control.training.summary`.
     iterations : int
         How many there were.
+    algorithm : Algorithm
+        The functions that train them, the same object for equal settings.
+    run : Run
+        State and history, for whoever trains them in another way.
     """
 
     def __init__(
@@ -160,7 +164,7 @@ class SteinPolicyGradient:
         )
         self.particles, self.environments = particles, environments
         self.horizon = horizon or self.task.time_limit
-        self._algorithm: Algorithm = build(
+        self.algorithm: Algorithm = build(
             self.task if isinstance(self.task, Environment) else None,
             self.policy,
             _named("estimator", estimator, _ESTIMATORS),
@@ -175,24 +179,24 @@ class SteinPolicyGradient:
             trust=trust,
             entropy=entropy,
         )
-        self._run = Run(_first_state(self._algorithm, particles, seed))
-        self._identity = identify(self._described(), first_state=self._run.state)
+        self.run = Run(_first_state(self.algorithm, particles, seed))
+        self._identity = identify(self._described(), first_state=self.run.state)
 
     @property
     def policies(self) -> PolicySet:
         """The policies as they are now."""
         settings = self._given["settings"] or {}
-        return PolicySet(self.policy, self._run.state.particles, self.task.name, settings)
+        return PolicySet(self.policy, self.run.state.particles, self.task.name, settings)
 
     @property
     def iterations(self) -> int:
         """How many iterations were made."""
-        return self._run.step
+        return self.run.step
 
     @property
     def history(self) -> dict[str, np.ndarray]:
         """Scalars of the iterations so far, thinned evenly to at most 1024 of them."""
-        columns = self._run.history.columns
+        columns = self.run.history.columns
         if not columns:
             return {}
         return training.summary(columns["step"], columns, self.steps_per_iteration)
@@ -255,11 +259,11 @@ class SteinPolicyGradient:
         store = None
         if checkpoint is not None:
             store = Store(Path(checkpoint), self._identity)
-            found = store.resume(self._run)
-            self._run = found if found.step > self._run.step else self._run
-        self._run = training.train(
+            found = store.resume(self.run)
+            self.run = found if found.step > self.run.step else self.run
+        self.run = training.train(
             self._advance(),
-            self._run,
+            self.run,
             iterations=iterations,
             steps_per_iteration=self.steps_per_iteration,
             chunk=chunk,
@@ -278,7 +282,7 @@ class SteinPolicyGradient:
 
         For the policies alone there is ``agents.policies.save(path)``.
         """
-        Store(Path(path), self._identity).save(self._run)
+        Store(Path(path), self._identity).save(self.run)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **objects: Any) -> SteinPolicyGradient:
@@ -312,7 +316,7 @@ class SteinPolicyGradient:
             agents = cls(**given, **objects, settings=settings)
         except (TypeError, ValueError) as error:
             raise ModelFileError(f"{path} does not describe a training: {error}") from None
-        agents._run = Store(Path(path), agents._identity).resume(agents._run)
+        agents.run = Store(Path(path), agents._identity).resume(agents.run)
         return agents
 
     @classmethod
@@ -349,7 +353,7 @@ class SteinPolicyGradient:
         """
         from s2vgd.control.watching import watch
 
-        columns = self._run.history.columns
+        columns = self.run.history.columns
         if particle is None:
             particle = int(columns["returns"][-1].argmax()) if columns else 0
         return watch(
@@ -358,7 +362,7 @@ class SteinPolicyGradient:
 
     def _advance(self) -> training.Advance:
         if isinstance(self.task, Environment):
-            return training.compiled(self._algorithm)
+            return training.compiled(self.algorithm)
 
         def iterate(state: State) -> tuple[State, Info]:
             key, rollout_key = jax.random.split(state.key)
@@ -370,7 +374,7 @@ class SteinPolicyGradient:
                 environments=self.environments,
                 horizon=self.horizon,
             )
-            return self._algorithm.learn(state._replace(key=key), made)
+            return self.algorithm.learn(state._replace(key=key), made)
 
         return training.stepped(iterate)
 

@@ -129,10 +129,8 @@ def train(
             began = time.perf_counter()
             run.state, infos = advance(run.state, first, last)
             seconds = (time.perf_counter() - began) / (last - first)
-            _raise_if_diverged(first, infos, run.state, store)
-            run.step = last
+            note(run, infos, store)
             numbers = np.arange(first + 1, last + 1)
-            run.history.record(numbers, infos._asdict())
             columns = summary(numbers, infos._asdict(), steps_per_iteration)
             columns["seconds"] = np.full(len(numbers), seconds)
             for write in writers:
@@ -145,6 +143,29 @@ def train(
             ):
                 store.save(run)
     return run
+
+
+def note(run: Run, infos: Info, store: Store | None = None) -> None:
+    """Write down iterations that led to the run's state, unless they diverged.
+
+    Parameters
+    ----------
+    run : Run
+        Its state is already the one after them; it is changed.
+    infos : Info
+        With a leading axis of the iterations.
+    store : Store, optional
+        Where its last good checkpoint is.
+
+    Raises
+    ------
+    DivergedError
+        If the gradient of any particle is not finite.
+    """
+    first = run.step
+    _raise_if_diverged(first, infos, run.state, store)
+    run.step = first + len(infos.non_finite)
+    run.history.record(np.arange(first + 1, run.step + 1), infos._asdict())
 
 
 def summary(iterations: np.ndarray, infos: Columns, steps_per_iteration: int) -> Columns:

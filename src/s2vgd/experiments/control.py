@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from s2vgd.control import SteinPolicyGradient
+from s2vgd.control import SteinPolicyGradient, train_together
 from s2vgd.control.critics import LinearCritic
 from s2vgd.control.gradients import A2C, Estimator, Reinforce
 from s2vgd.experiments.harness import Grid, NotRun, Outcome, as_json
@@ -169,18 +169,32 @@ def needs(run: Run) -> tuple[str, ...]:
 
 def execute(run: Run) -> Outcome:
     """Train a set of policies; score it now and then, and write down how its returns grew."""
-    config = run.config
-    agents = build(run)
+    return execute_together([run])[0]
+
+
+def execute_together(runs: Sequence[Run]) -> list[Outcome]:
+    """Do that for several seeds side by side."""
+    config = runs[0].config
+    sets = [build(run) for run in runs]
     last = config["iterations"]
-    metrics: dict[str, float] = {}
+    metrics: list[dict[str, float]] = [{} for _ in runs]
     for n in (*(c for c in sorted(config["checkpoints"]) if c < last), last):
-        agents.train(n, progress=False)
-        found = scores(agents, config["episodes"], _EVALUATION + run.random_state)
-        metrics |= {f"{name}_{n}": value for name, value in found.items()}
-    metrics |= found
-    metrics["parameters"] = float(_parameters(agents))
-    metrics["environment_steps"] = float(last * agents.steps_per_iteration)
-    return Outcome(metrics, _curve(agents, config["points"]))
+        if len(sets) > 1:
+            train_together(sets, n)
+        else:
+            sets[0].train(n, progress=False)
+        for run, agents, kept in zip(runs, sets, metrics, strict=True):
+            found = scores(agents, config["episodes"], _EVALUATION + run.random_state)
+            kept |= {f"{name}_{n}": value for name, value in found.items()}
+            if n == last:
+                kept |= found
+    for agents, kept in zip(sets, metrics, strict=True):
+        kept["parameters"] = float(_parameters(agents))
+        kept["environment_steps"] = float(last * agents.steps_per_iteration)
+    return [
+        Outcome(kept, _curve(agents, config["points"]))
+        for agents, kept in zip(sets, metrics, strict=True)
+    ]
 
 
 def build(run: Run) -> SteinPolicyGradient:

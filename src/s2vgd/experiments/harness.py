@@ -2,7 +2,9 @@
 
 An experiment is a module with a :class:`Grid` of its own as ``CONFIG`` and ``QUICK``, and three
 functions: ``grid(config) -> list of Run``, ``needs(run) -> names of data sets`` and
-``execute(run) -> Outcome``. What they compute is their affair; files are in
+``execute(run) -> Outcome``. One that can make runs that differ in split and seed alone side by side
+in one program also has ``execute_together(runs) -> list of Outcome``. What they compute is their
+affair; files are in
 :mod:`~s2vgd.experiments.records`, and where the runs are made is in
 :mod:`~s2vgd.experiments.engines`.
 """
@@ -162,6 +164,7 @@ def reproduce(
     *,
     workers: int = 1,
     engine: Engine | None = None,
+    together: int = 1,
     retry: bool = False,
     download: bool = True,
     command: str = "",
@@ -181,6 +184,9 @@ def reproduce(
         Processes, of one core each; with 1 the runs are made in this process on all its cores.
     engine : Engine, optional
         Where else to make the runs, in place of `workers`: see :mod:`s2vgd.experiments.engines`.
+    together : int
+        Of runs that differ in split and seed alone, make so many side by side in one program, where
+        the experiment can.
     retry : bool
         Make runs again that failed before.
     download : bool
@@ -199,7 +205,8 @@ def reproduce(
     made_by = {"command": command, "revision": revision or measure.revision()}
     tally = Tally(kept=len(runs) - len(todo))
     with Display(len(todo), show) as display:
-        for run, part in _perform_all(todo, modules, engine or engine_of(workers)):
+        tasks = _tasks(todo, modules, together)
+        for run, part in _perform_all(tasks, engine or engine_of(workers)):
             row = {**vars(run), **part, **made_by}
             row["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
             kind = "failed" if "error" in row else "not_run" if "not_run" in row else "finished"
@@ -230,46 +237,89 @@ def _fetch(runs: Iterable[Run], modules: Mapping[str, str]) -> None:
                 continue  # its runs will say that it is missing
 
 
-def _perform_all(
-    runs: Sequence[Run], modules: Mapping[str, str], engine: Engine
-) -> Iterator[tuple[Run, Row]]:
-    tasks = [(modules[run.experiment], run) for run in runs]
+Task = tuple[str, list[Run]]
+"""The module of an experiment, and runs to be made together."""
+
+
+def _tasks(runs: Iterable[Run], modules: Mapping[str, str], together: int) -> list[Task]:
+    """Return the runs in groups of at most so many, in the order of the first of each."""
+    found: list[Task] = []
+    open_groups: dict[str, list[Run]] = {}
+    for run in runs:
+        module = modules[run.experiment]
+        shape = dataclasses.replace(run, split=0, seed=0).key
+        group = open_groups.get(shape)
+        if group is not None and len(group) < together and _can_together(module):
+            group.append(run)
+            continue
+        open_groups[shape] = [run]
+        found.append((module, open_groups[shape]))
+    return found
+
+
+def _can_together(module: str) -> bool:
+    return hasattr(importlib.import_module(module), "execute_together")
+
+
+def _perform_all(tasks: Sequence[Task], engine: Engine) -> Iterator[tuple[Run, Row]]:
     for index, answer in engine(perform, tasks):
+        _, runs = tasks[index]
         if isinstance(answer, Lost):
-            answer = {"error": {"type": "ProcessDied", "message": answer.reason}}
-        yield runs[index], answer
+            answer = [{"error": {"type": "ProcessDied", "message": answer.reason}} for _ in runs]
+        yield from zip(runs, answer, strict=True)
 
 
-def perform(task: tuple[str, Run]) -> Row:
-    """Make one run, of the module of that name, and return what is to be written down about it."""
-    module, run = task
-    row: Row = {}
+def perform(task: Task) -> list[Row]:
+    """Make the runs of a task, and return what is to be written down about each.
+
+    Where one of several fails, all of them are made again one by one.
+    """
+    module, runs = task
+    rows = _perform(module, runs)
+    if len(runs) > 1 and any("error" in row for row in rows):
+        return [row for run in runs for row in _perform(module, [run])]
+    return rows
+
+
+def _perform(module: str, runs: list[Run]) -> list[Row]:
+    rows: list[Row] = []
     with warnings.catch_warnings(record=True) as caught, measure.measured() as cost:
         try:
-            outcome = importlib.import_module(module).execute(run)
-            bad = [name for name, value in outcome.metrics.items() if not math.isfinite(value)]
-            if bad:
-                raise FloatingPointError(f"not finite: {', '.join(bad)}")
-            row["metrics"] = outcome.metrics
-            row |= {"details": outcome.details} if outcome.details else {}
-            row["versions"] = measure.versions() | outcome.versions
-            json.dumps(row, allow_nan=False)  # must not fail later, where it would stop the grid
+            found = importlib.import_module(module)
+            outcomes = found.execute_together(runs) if len(runs) > 1 else [found.execute(runs[0])]
+            rows = [_written(outcome) for outcome in outcomes]
         except NotRun as reason:
-            return {"not_run": str(reason)}
+            return [{"not_run": str(reason)} for _ in runs]
         except Exception as error:  # of whatever kind: the others must go on
             if package := _missing_package(error):
-                return {"not_run": f"package missing: {package} is not installed"}
+                missing = f"package missing: {package} is not installed"
+                return [{"not_run": missing} for _ in runs]
             problem = {"type": type(error).__name__, "message": str(error)}
-            row = {"error": problem, "versions": measure.versions()}
+            rows = [{"error": problem, "versions": measure.versions()} for _ in runs]
+    shared: Row = {}
     if caught:  # such as chains that complain: it belongs to the result, not on the screen
         said = {" ".join(str(warning.message).split())[:300] for warning in caught}
-        row["warnings"] = sorted(said)
-    return row | {
-        "seconds": round(cost.seconds, 3),
-        "compile_seconds": round(cost.compile_seconds, 3),
+        shared["warnings"] = sorted(said)
+    shared |= {
+        "seconds": round(cost.seconds / len(runs), 3),
+        "compile_seconds": round(cost.compile_seconds / len(runs), 3),
         "peak_memory_mb": round(cost.peak_memory_mb, 1),
         "device": measure.device(),
     }
+    shared |= {"together": len(runs)} if len(runs) > 1 else {}
+    return [row | shared for row in rows]
+
+
+def _written(outcome: Outcome) -> Row:
+    """Return what a run found as it will stand in the file, or say why it cannot."""
+    bad = [name for name, value in outcome.metrics.items() if not math.isfinite(value)]
+    if bad:
+        raise FloatingPointError(f"not finite: {', '.join(bad)}")
+    row: Row = {"metrics": outcome.metrics}
+    row |= {"details": outcome.details} if outcome.details else {}
+    row["versions"] = measure.versions() | outcome.versions
+    json.dumps(row, allow_nan=False)  # must not fail later, where it would stop the grid
+    return row
 
 
 def _missing_package(error: BaseException) -> str | None:

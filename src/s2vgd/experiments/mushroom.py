@@ -12,7 +12,7 @@ the present one. What is reported is on seeds from 3000 on, that neither choice 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -143,15 +143,24 @@ def needs(run: Run) -> tuple[str, ...]:
 
 def execute(run: Run) -> Outcome:
     """Let an agent decide T times; score its regret, and write down how that grew."""
-    config = run.config
-    played = world(run.dataset)
-    agent = bandit_agents.build(run.method, played.shape, config["agent"])
-    simulation = bandits.simulate(agent, played, config["steps"], seeds=[run.random_state])
+    return execute_together([run])[0]
+
+
+def execute_together(runs: Sequence[Run]) -> list[Outcome]:
+    """Do that for several seeds side by side."""
+    method, config = runs[0].method, runs[0].config
+    played = world(runs[0].dataset)
+    agent = bandit_agents.build(method, played.shape, config["agent"])
+    seeds = [run.random_state for run in runs]
+    simulation = bandits.simulate(agent, played, config["steps"], seeds=seeds)
     steps, regret = simulation.curve(config["points"])
-    return Outcome(
-        scores(simulation.record, config["checkpoints"], config["last"]),
-        {"steps": steps.tolist(), "regret": np.round(regret[0], 2).tolist()},
-    )
+    outcomes = []
+    for i in range(len(runs)):
+        record = Record(*(column[i] for column in simulation.record))
+        found = scores(record, config["checkpoints"], config["last"])
+        curve = {"steps": steps.tolist(), "regret": np.round(regret[i], 2).tolist()}
+        outcomes.append(Outcome(found, curve))
+    return outcomes
 
 
 @lru_cache(maxsize=1)
@@ -162,7 +171,7 @@ def world(name: str) -> World:
 
 
 def scores(record: Record, checkpoints: tuple[int, ...], last: int) -> dict[str, float]:
-    """Score one seed's decisions.
+    """Score one seed's decisions, columns (T,).
 
     Returns
     -------
@@ -171,13 +180,13 @@ def scores(record: Record, checkpoints: tuple[int, ...], last: int) -> dict[str,
         decisions; ``wrong``, the share of wrong ones among the `last`; ``entropy``, the mean of
         -log propensity of the actions taken, which estimates the mean entropy of the decisions.
     """
-    total = np.cumsum(record.regret[0], dtype=np.float64)
+    total = np.cumsum(record.regret, dtype=np.float64)
     reached = [n for n in checkpoints if n <= len(total)]
     return {
         "regret": float(total[-1]),
         **{f"regret_{n}": float(total[n - 1]) for n in reached},
-        "wrong": float(np.mean(record.regret[0, -last:] > 0)),
-        "entropy": float(np.mean(-np.log(record.propensity[0], dtype=np.float64))),
+        "wrong": float(np.mean(record.regret[-last:] > 0)),
+        "entropy": float(np.mean(-np.log(record.propensity, dtype=np.float64))),
     }
 
 

@@ -9,7 +9,7 @@ seed of a simulation, and seeds from 2000 on have been used for no choice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -87,12 +87,22 @@ def needs(run: Run) -> tuple[str, ...]:
 
 def execute(run: Run) -> Outcome:
     """Let an agent decide T times, and beside it chance, on the same contexts."""
-    steps, seeds = run.config["steps"], [run.random_state]
-    played = world(run.dataset)
-    agent = bandit_agents.build(run.method, played.shape, run.config["agent"])
-    regret = bandits.simulate(agent, played, steps, seeds=seeds).curve(1)[1][0, -1]
-    of_chance = bandits.simulate(bandits.uniform(), played, steps, seeds=seeds).curve(1)[1][0, -1]
-    return Outcome({"regret": float(regret), "relative": float(100 * regret / of_chance)})
+    return execute_together([run])[0]
+
+
+def execute_together(runs: Sequence[Run]) -> list[Outcome]:
+    """Do that for several seeds side by side."""
+    steps, seeds = runs[0].config["steps"], [run.random_state for run in runs]
+    played = world(runs[0].dataset)
+    agent = bandit_agents.build(runs[0].method, played.shape, runs[0].config["agent"])
+    regrets, of_chance = (
+        bandits.simulate(who, played, steps, seeds=seeds).curve(1)[1][:, -1]
+        for who in (agent, bandits.uniform())
+    )
+    return [
+        Outcome({"regret": float(regret), "relative": float(100 * regret / chance)})
+        for regret, chance in zip(regrets, of_chance, strict=True)
+    ]
 
 
 @lru_cache(maxsize=1)
