@@ -22,6 +22,9 @@ from s2vgd.priors import check_count
 NOBODY = -1
 """The particle of a choice that no particle made."""
 
+_ROUNDING = 1e-6
+"""Scores that differ by less, relatively, tie: some eight steps of float32."""
+
 
 class Choice(NamedTuple):
     """An action and how likely it was.
@@ -90,7 +93,11 @@ def choose(key: Array, scores: Array, available: Array, epsilon: float = 0.0) ->
     """
     m = scores.shape[0]
     masked = jnp.where(available, scores, -jnp.inf)
-    best = available & (masked == jnp.max(masked, axis=1, keepdims=True))
+    top = jnp.max(masked, axis=1, keepdims=True)
+    # A compiler may compute the scores twice, with another rounding for the maximum than for the
+    # comparison, so that nothing equals it.
+    enough = jnp.where(jnp.isfinite(top), top - _ROUNDING * jnp.abs(top), top)
+    best = available & (masked >= enough)
     n_best = jnp.sum(best, axis=1, keepdims=True)
     # A NaN among the scores leaves an opinion without a best action, which must not go unnoticed.
     votes = jnp.mean(jnp.where(n_best > 0, best / n_best, jnp.nan), axis=0)
