@@ -5,6 +5,7 @@ command of the quick start and the command-line page; fits are shortened by chan
 defaults, so the code is exactly what a reader copies.
 """
 
+import importlib.util
 import json
 import pkgutil
 import re
@@ -185,6 +186,20 @@ def test_reference_has_every_public_module():
     modules = {module.name for module in pkgutil.iter_modules(s2vgd.__path__)}
     public = {module for module in modules if not module.startswith("_")} - {"cli"}
     assert listed == public
+
+
+def test_reference_has_no_module_that_is_not_there():
+    pages = (ROOT / "docs" / "api").glob("*.md")
+    named = {found for page in pages for found in re.findall(r"^::: (\S+)", page.read_text(), re.M)}
+    missing = [one for one in sorted(named) if not _is_there(one)]
+    assert len(named) > 50 and not missing
+
+
+def _is_there(dotted):
+    package, _, last = dotted.rpartition(".")
+    if package and not hasattr(importlib.import_module(package), last):
+        return importlib.util.find_spec(dotted) is not None
+    return True
 
 
 def test_table_of_embedded_data_agrees_with_the_catalogue():
