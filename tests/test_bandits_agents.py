@@ -93,17 +93,6 @@ def test_unavailable_actions_may_have_any_score():
     np.testing.assert_allclose(choice.propensities, [0.5, 0.0, 0.5])
 
 
-def test_a_difference_that_is_rounding_alone_is_none_and_any_other_is_one():
-    """A program may round the scores in one way for their maximum, in another to find it again."""
-    for sign in (1.0, -1.0):
-        top = np.float32(sign * 7.3)
-        scores = jnp.asarray([[np.nextafter(top, -np.inf), top, top - 1e-4]])
-        choice = choose(jax.random.key(0), scores, jnp.ones(3, bool))
-        np.testing.assert_allclose(choice.propensities, [0.5, 0.5, 0.0])
-    infinite = choose(jax.random.key(0), jnp.asarray([[jnp.inf, 1.0]]), jnp.ones(2, bool))
-    np.testing.assert_allclose(infinite.propensities, [1.0, 0.0])
-
-
 def test_a_nan_score_or_an_empty_pool_gives_nan_propensities_and_no_guess():
     key = jax.random.key(0)
     nan = choose(key, jnp.asarray([[0.0, jnp.nan], [0.0, 1.0]]), jnp.ones(2, bool))

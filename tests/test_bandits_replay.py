@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytest
 
+from s2vgd import bandits
 from s2vgd.bandits.news.events import ArticleTable, Events
 from s2vgd.bandits.news.parquet import NewsFile, convert
 from s2vgd.bandits.news.simulated import ClickModel, SimulatedLog, simulate
 from s2vgd.bandits.replay import Block, as_block, replay, replay_blocks, replay_fixed
+from s2vgd.bandits.replay_agents import AgentPolicy
 from s2vgd.bandits.replay_result import wilson_interval
 from s2vgd.errors import DataError
 
@@ -317,3 +320,13 @@ def test_a_policy_that_is_never_displayed_has_no_rate_and_a_vacuous_interval(log
     result = replay_fixed(choose_first, MemoryLog(log.articles, [always_second]))
     assert (result.accepted, result.interval(), len(result.curve)) == (0, (0, 1), 0)
     assert np.isnan(result.ctr)
+
+
+def test_there_is_a_best_article_however_the_program_rounds():
+    """A program may round scores in one way for their maximum, in another to find it again.
+
+    On some processors it did in the course of this log, and no article was the best one.
+    """
+    log = SimulatedLog(ClickModel(seed=0, days=2), 5000)
+    policy = AgentPolicy(partial(bandits.lin_ucb, alpha=0.1), seed=0, warmup=200)
+    assert replay_blocks(policy, log, update_every=20).accepted > 200

@@ -82,7 +82,7 @@ EXACT = {"energy_variance": (0.5, 5e-4), "decoherence": 20.0}
 
 SETTINGS = {
     "mclmc": {"warmup": 1000, "draws": 200, "thin": 20, **EXACT},
-    "hmc": {"warmup": 200, "draws": 200, "thin": 4, "leapfrogs": 7},
+    "hmc": {"warmup": 500, "draws": 200, "thin": 8, "leapfrogs": 15},
     "nuts": {"warmup": 200, "draws": 200, "thin": 1},
     "sghmc": {"warmup": 1000, "draws": 200, "thin": 20, "take": take},
 }

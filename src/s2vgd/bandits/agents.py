@@ -22,9 +22,6 @@ from s2vgd.priors import check_count
 NOBODY = -1
 """The particle of a choice that no particle made."""
 
-_ROUNDING = 1e-6
-"""Scores that differ by less, relatively, tie: some eight steps of float32."""
-
 
 class Choice(NamedTuple):
     """An action and how likely it was.
@@ -94,13 +91,14 @@ def choose(key: Array, scores: Array, available: Array, epsilon: float = 0.0) ->
     m = scores.shape[0]
     masked = jnp.where(available, scores, -jnp.inf)
     top = jnp.max(masked, axis=1, keepdims=True)
-    # A compiler may compute the scores twice, with another rounding for the maximum than for the
-    # comparison, so that nothing equals it.
-    enough = jnp.where(jnp.isfinite(top), top - _ROUNDING * jnp.abs(top), top)
-    best = available & (masked >= enough)
+    # A compiler may compute the scores twice, and round them in another way for the maximum than
+    # for the comparison, so that none equals it: the first of the best is one in any case.
+    is_first = jnp.arange(masked.shape[1]) == jnp.argmax(masked, axis=1)[:, None]
+    best = available & ((masked == top) | is_first)
     n_best = jnp.sum(best, axis=1, keepdims=True)
     # A NaN among the scores leaves an opinion without a best action, which must not go unnoticed.
-    votes = jnp.mean(jnp.where(n_best > 0, best / n_best, jnp.nan), axis=0)
+    known = (n_best > 0) & ~jnp.isnan(top)
+    votes = jnp.mean(jnp.where(known, best / n_best, jnp.nan), axis=0)
     propensities = (1 - epsilon) * votes + epsilon * available / jnp.sum(available)
 
     which_opinion, which_tie, is_chance = jax.random.bits(key, (3,), jnp.uint32)
