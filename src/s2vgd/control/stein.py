@@ -95,19 +95,6 @@ class Info(NamedTuple):
     min_distance: Array
 
 
-class Move(NamedTuple):
-    """What one move of the particles tells about itself; the fields are those of `Info`."""
-
-    objective: Array
-    gradient_norm: Array
-    non_finite: Array
-    temperature: Array
-    bandwidth: Array
-    drive_norm: Array
-    repulsion_norm: Array
-    min_distance: Array
-
-
 class Algorithm(NamedTuple):
     """The functions made by :func:`build`.
 
@@ -218,8 +205,8 @@ def build(
             key=key,
         )
 
-    def move(state: State, slopes: Array, surrogates: Array) -> tuple[State, Move]:
-        """Move the particles along the slopes (M, D) of J, by eq. (SVGD)."""
+    def move(state: State, slopes: Array, surrogates: Array) -> tuple[State, dict[str, Array]]:
+        """Move the particles along the slopes (M, D) of J, by eq. (SVGD); also fields of `Info`."""
         particles = state.particles
         layout = Layout.of(particles)
         flat = layout.flatten(particles)
@@ -235,16 +222,16 @@ def build(
         drive, push = svgd.terms(at, gradients)
         changes, opt_state = optimizer.update(-(drive + push), state.opt_state, flat)
         moved = layout.unflatten(optax.apply_updates(flat, changes))
-        made = Move(
-            objective=objective,
-            gradient_norm=lengths,
-            non_finite=jnp.sum(~jnp.isfinite(gradients).all(axis=1), dtype=jnp.int32),
-            temperature=alpha,
-            bandwidth=at.bandwidth,
-            drive_norm=svgd.rms_length(drive),
-            repulsion_norm=svgd.rms_length(push),
-            min_distance=svgd.min_distance(at.squared_distances),
-        )
+        made = {
+            "objective": objective,
+            "gradient_norm": lengths,
+            "non_finite": jnp.sum(~jnp.isfinite(gradients).all(axis=1), dtype=jnp.int32),
+            "temperature": alpha,
+            "bandwidth": at.bandwidth,
+            "drive_norm": svgd.rms_length(drive),
+            "repulsion_norm": svgd.rms_length(push),
+            "min_distance": svgd.min_distance(at.squared_distances),
+        }
         return state._replace(particles=moved, opt_state=opt_state), made
 
     def learn(state: State, trajectories: Trajectories) -> tuple[State, Info]:
@@ -253,7 +240,7 @@ def build(
         layout = Layout.of(before)
         surrogates, slopes = policy_gradients(policy, before, trajectories, advantages, entropy)
         state, first = move(state, layout.flatten(slopes), surrogates)
-        non_finite = first.non_finite
+        non_finite = first["non_finite"]
         if updates > 1:
             made_with = log_probs(policy, before, trajectories)
 
@@ -263,19 +250,19 @@ def build(
                     policy, state.particles, trajectories, advantages, made_with, trust, entropy
                 )
                 state, made = move(state, layout.flatten(slopes), surrogates)
-                return state, jnp.maximum(non_finite, made.non_finite)
+                return state, jnp.maximum(non_finite, made["non_finite"])
 
             state, non_finite = jax.lax.fori_loop(1, updates, again, (state, non_finite))
         held = state.temperature
         if isinstance(temperature, Adapted):
-            held = temperature.next(held, first.drive_norm, first.repulsion_norm)
+            held = temperature.next(held, first["drive_norm"], first["repulsion_norm"])
         episodes = first_episodes(trajectories, estimator.discount)
         info = Info(
             returns=jnp.mean(episodes.returns, axis=1),
             discounted_returns=jnp.mean(episodes.discounted_returns, axis=1),
             lengths=jnp.mean(episodes.lengths.astype(jnp.float32), axis=1),
             entropy=_entropy(policy, before, trajectories),
-            **first._replace(non_finite=non_finite)._asdict(),
+            **{**first, "non_finite": non_finite},
         )
         return state._replace(critics=critics, temperature=held, step=state.step + 1), info
 
