@@ -10,7 +10,6 @@ settings, how they fit together, and the files.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from s2vgd import _compiled, files
 from s2vgd._description import Vocabulary
@@ -29,7 +27,7 @@ from s2vgd.control.environments import Environment
 from s2vgd.control.gradients import A2C, Estimator, Reinforce
 from s2vgd.control.policies import Policy
 from s2vgd.control.policy_set import PolicySet
-from s2vgd.control.stein import Algorithm, Info, State, build
+from s2vgd.control.stein import Algorithm, Info, State, build, halving_adam
 from s2vgd.control.tasks import Task, play, resolve
 from s2vgd.control.temperature import Adapted, Temperature
 from s2vgd.errors import ModelFileError
@@ -168,7 +166,7 @@ class SteinPolicyGradient:
             self.task if isinstance(self.task, Environment) else None,
             self.policy,
             _named("estimator", estimator, _ESTIMATORS),
-            _adam(float(learning_rate), halve_every and halve_every * updates),
+            halving_adam(float(learning_rate), halve_every and halve_every * updates),
             None if kernel is None else _named("kernel", kernel, _KERNELS),
             environments=environments,
             horizon=self.horizon,
@@ -179,7 +177,7 @@ class SteinPolicyGradient:
             trust=trust,
             entropy=entropy,
         )
-        self.run = Run(_first_state(self.algorithm, particles, seed))
+        self.run = Run(_init(self.algorithm.init, jax.random.key(seed), particles))
         self._identity = identify(self._described(), first_state=self.run.state)
 
     @property
@@ -396,17 +394,6 @@ def _named(name: str, value: Any, known: Mapping[str, Any]) -> Any:
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
     return known[value]
-
-
-@functools.lru_cache(maxsize=64)
-def _adam(learning_rate: float, halve_every: int | None) -> optax.GradientTransformation:
-    if halve_every is None:
-        return optax.adam(learning_rate)
-    return optax.adam(optax.exponential_decay(learning_rate, halve_every, 0.5, staircase=True))
-
-
-def _first_state(algorithm: Algorithm, particles: int, seed: int) -> State:
-    return _init(algorithm.init, jax.random.key(seed), particles)
 
 
 _init = jax.jit(lambda init, key, m: init(key, m), static_argnums=(0, 2))

@@ -283,6 +283,14 @@ def build(
     return Algorithm(init, jax.jit(step), jax.jit(learn))
 
 
+@functools.lru_cache(maxsize=64)
+def halving_adam(learning_rate: float, halve_every: int | None) -> optax.GradientTransformation:
+    """Return Adam whose learning rate is halved after every so many updates, or never."""
+    if halve_every is None:
+        return optax.adam(learning_rate)
+    return optax.adam(optax.exponential_decay(learning_rate, halve_every, 0.5, staircase=True))
+
+
 def _independent(flat: Array, _: Any) -> KernelResult:
     """Return the kernel of particles that do not know of one another: M on the diagonal."""
     m = len(flat)
