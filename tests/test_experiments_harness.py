@@ -272,7 +272,9 @@ def test_what_fails_together_is_made_again_one_by_one(fake, tmp_path):
     assert tally.finished == 3 and tally.failed == 0
     assert executed(tmp_path)[0] == "sometimes [0, 1, 2]"
     assert executed(tmp_path)[1:] == ["sometimes 0", "sometimes 1", "sometimes 2"]
-    assert not any("together" in row for row in by_key(tmp_path / "out").values())
+    for row in by_key(tmp_path / "out").values():
+        assert "together" not in row
+        assert "ValueError: one of them" in row["warnings"][0], "why it was made again"
 
 
 def test_compile_time_is_what_jax_reports_and_zero_the_second_time():

@@ -8,11 +8,13 @@ step sees only the state, the step number and the key. Files are in :mod:`s2vgd.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -55,6 +57,43 @@ class TrainResult(NamedTuple):
     state: Any
     history: dict[str, np.ndarray]
     stopped_at: int
+
+
+class Training(NamedTuple):
+    """A training that somebody else is asked to make, see :func:`made_by`.
+
+    Parameters
+    ----------
+    algorithm, state, data, key
+        As for :func:`train`.
+    steps : int
+        To make.
+    batch_size : int or None
+        None for all rows.
+    """
+
+    algorithm: Algorithm
+    state: Any
+    data: Any
+    key: jax.Array
+    steps: int
+    batch_size: int | None
+
+
+_in_this_thread = threading.local()
+
+
+@contextlib.contextmanager
+def made_by(make: Callable[[Training], TrainResult]) -> Iterator[None]:
+    """Leave the trainings of this thread to somebody else, such as :mod:`s2vgd.together`.
+
+    Those with callbacks, validation or checkpoints are made here all the same.
+    """
+    _in_this_thread.make = make
+    try:
+        yield
+    finally:
+        del _in_this_thread.make
 
 
 def cosine_adam(learning_rate: float = 1e-2, steps: int = 4000) -> optax.GradientTransformation:
@@ -173,6 +212,9 @@ def train(
         checkpoint_every = max(1, steps // 10)
     checkpoint_every = _positive_integer("checkpoint_every", checkpoint_every)
     callbacks = tuple(callbacks)
+    make: Callable[[Training], TrainResult] | None = getattr(_in_this_thread, "make", None)
+    if make is not None and validation is None and checkpoint_dir is None and not callbacks:
+        return make(Training(algorithm, state, data, key, steps, batch_size))
 
     run = checkpoints.Run(_own(state))
     store = None

@@ -208,6 +208,11 @@ def log_probs(policy: Policy, particles: Particle, trajectories: Trajectories) -
     return _columns(jax.vmap(policy.log_prob)(particles, *rows), trajectories.rewards)
 
 
+# Of a policy that has become almost deterministic, actions can be so much more or less probable
+# than they were that the ratio itself is no number any more.
+_LARGEST_LOG_RATIO = 20.0
+
+
 def clipped_gradients(
     policy: Policy,
     particles: Particle,
@@ -236,7 +241,8 @@ def clipped_gradients(
     """
 
     def surrogate(particle: Particle, o: Array, a: Array, weight: Array, old: Array) -> Array:
-        ratio = jnp.exp(policy.log_prob(particle, o, a) - old)
+        further = policy.log_prob(particle, o, a) - old
+        ratio = jnp.exp(jnp.minimum(further, _LARGEST_LOG_RATIO))
         held = jnp.clip(ratio, 1 - trust, 1 + trust)
         mean = jnp.mean(jnp.minimum(ratio * weight, held * weight))
         return mean + entropy * jnp.mean(policy.entropy(particle, o)) if entropy else mean

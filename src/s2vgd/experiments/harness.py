@@ -2,10 +2,10 @@
 
 An experiment is a module with a :class:`Grid` of its own as ``CONFIG`` and ``QUICK``, and three
 functions: ``grid(config) -> list of Run``, ``needs(run) -> names of data sets`` and
-``execute(run) -> Outcome``. One that can make runs that differ in split and seed alone side by side
-in one program also has ``execute_together(runs) -> list of Outcome``. What they compute is their
-affair; files are in
-:mod:`~s2vgd.experiments.records`, and where the runs are made is in
+``execute(run) -> Outcome``. Runs that differ in split and seed alone can be made side by side in
+one program: by ``execute_together(runs) -> list of Outcome``, if there is one, or by merging what
+the methods named in ``SIDE_BY_SIDE`` train, see :mod:`s2vgd.together`. What they compute is their
+affair; files are in :mod:`~s2vgd.experiments.records`, and where the runs are made is in
 :mod:`~s2vgd.experiments.engines`.
 """
 
@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -29,6 +29,7 @@ from s2vgd.experiments import measure, records
 from s2vgd.experiments.display import Display
 from s2vgd.experiments.engines import Engine, Lost, engine_of
 from s2vgd.experiments.records import Row, Run
+from s2vgd.together import side_by_side
 
 EXPERIMENTS = {
     "table1": "s2vgd.experiments.table1",
@@ -249,7 +250,7 @@ def _tasks(runs: Iterable[Run], modules: Mapping[str, str], together: int) -> li
         module = modules[run.experiment]
         shape = dataclasses.replace(run, split=0, seed=0).key
         group = open_groups.get(shape)
-        if group is not None and len(group) < together and _can_together(module):
+        if group is not None and len(group) < together and _can_together(module, run.method):
             group.append(run)
             continue
         open_groups[shape] = [run]
@@ -257,8 +258,18 @@ def _tasks(runs: Iterable[Run], modules: Mapping[str, str], together: int) -> li
     return found
 
 
-def _can_together(module: str) -> bool:
-    return hasattr(importlib.import_module(module), "execute_together")
+def _can_together(module: str, method: str) -> bool:
+    found = importlib.import_module(module)
+    return hasattr(found, "execute_together") or method in getattr(found, "SIDE_BY_SIDE", ())
+
+
+def _outcomes(module: str, runs: list[Run]) -> list[Outcome]:
+    found = importlib.import_module(module)
+    if len(runs) == 1:
+        return [found.execute(runs[0])]
+    if hasattr(found, "execute_together"):
+        return found.execute_together(runs)
+    return side_by_side([partial(found.execute, run) for run in runs])
 
 
 def _perform_all(tasks: Sequence[Task], engine: Engine) -> Iterator[tuple[Run, Row]]:
@@ -272,12 +283,15 @@ def _perform_all(tasks: Sequence[Task], engine: Engine) -> Iterator[tuple[Run, R
 def perform(task: Task) -> list[Row]:
     """Make the runs of a task, and return what is to be written down about each.
 
-    Where one of several fails, all of them are made again one by one.
+    Where one of several fails, all of them are made again one by one, and say so.
     """
     module, runs = task
     rows = _perform(module, runs)
-    if len(runs) > 1 and any("error" in row for row in rows):
-        return [row for run in runs for row in _perform(module, [run])]
+    if len(runs) > 1 and (failed := next((row for row in rows if "error" in row), None)):
+        why = "made alone: together with others it ended in {type}: {message}"
+        note = why.format_map(failed["error"])[:300]
+        alone = [row for run in runs for row in _perform(module, [run])]
+        return [row | {"warnings": [*row.get("warnings", []), note]} for row in alone]
     return rows
 
 
@@ -285,9 +299,7 @@ def _perform(module: str, runs: list[Run]) -> list[Row]:
     rows: list[Row] = []
     with warnings.catch_warnings(record=True) as caught, measure.measured() as cost:
         try:
-            found = importlib.import_module(module)
-            outcomes = found.execute_together(runs) if len(runs) > 1 else [found.execute(runs[0])]
-            rows = [_written(outcome) for outcome in outcomes]
+            rows = [_written(outcome) for outcome in _outcomes(module, runs)]
         except NotRun as reason:
             return [{"not_run": str(reason)} for _ in runs]
         except Exception as error:  # of whatever kind: the others must go on

@@ -29,6 +29,8 @@ from s2vgd.scaling import Scaler
 
 NAME = "table1"
 PEEKED = "s2vgd_peeked"
+SIDE_BY_SIDE = ("svgd", "s2vgd", "vmg", "vmg_dropout")
+"""Methods whose trainings on several splits are merged with ``--together``."""
 
 Settings = Mapping[str, Mapping[str, Any]]
 # As many updates as predict held-out rows of the training part best, for ours and for rivals alike;

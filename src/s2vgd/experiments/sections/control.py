@@ -10,8 +10,15 @@ import math
 from collections.abc import Iterable, Sequence
 
 from s2vgd.experiments import plots
-from s2vgd.experiments.control import AGENTS, CONFIG, ESTIMATORS, ITERATIONS, METHODS, RATES
-from s2vgd.experiments.mushroom import FRESH
+from s2vgd.experiments.control import (
+    AGENTS,
+    CONFIG,
+    ESTIMATORS,
+    FRESH,
+    ITERATIONS,
+    METHODS,
+    RATES,
+)
 from s2vgd.experiments.records import Row
 from s2vgd.experiments.sections import (
     Drawing,
