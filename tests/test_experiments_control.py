@@ -10,7 +10,7 @@ from scipy.stats import ttest_1samp
 from s2vgd.control import SteinPolicyGradient
 from s2vgd.control.gradients import A2C
 from s2vgd.experiments import control, demo_control, harness, plots
-from s2vgd.experiments.mushroom import FRESH
+from s2vgd.experiments.control import FRESH
 from s2vgd.experiments.records import Run
 from s2vgd.experiments.sections import control as control_section
 from s2vgd.experiments.sections.control_claims import TARGETS, number
@@ -144,7 +144,8 @@ def test_a_run_writes_down_its_curve_and_counts_the_parameters_of_one_policy(ran
 
 
 def line(method, split, metrics=None, dataset="cartpole", rate=0.01, **more):
-    config = {"agent": {"learning_rate": rate}, **more.pop("config", {})}
+    lasting = {"iterations": control.ITERATIONS[dataset]}
+    config = {**lasting, "agent": {"learning_rate": rate}, **more.pop("config", {})}
     found = {} if metrics is None else {"metrics": metrics}
     details = {"iterations": [1, 2], "mean": [1.0, 2.0], "best": [2.0, 3.0]}
     details["steps_per_iteration"] = 80_000
@@ -206,6 +207,23 @@ def test_targets_are_judged_by_the_means_over_seeds_at_their_iterations():
     assert "1 of 7 not reached: Cartpole with A2C at 100 (4,960 / 4,998)" in text
     assert "5 of 7 not run" in text and "2 of 2 not run" in said(section, "Aims beyond them")
     assert said(section, "5 seeds were asked for")
+
+
+def test_aims_are_judged_by_longer_trainings_which_enter_nothing_else():
+    scores = {"mean_1000": 200.0, "best_1000": 410.0, "mean_500": 7.0, "best_500": 8.0}
+    longer = [
+        line("s2vgd_a2c", FRESH + i, scores, "swing-up", config={"iterations": 1000})
+        for i in range(5)
+    ]
+    standard = trained("s2vgd_a2c", [1.0] * 3, "swing-up", mean=130.0, best=330.0)
+    section = control_section.section([*longer, *standard])
+    found = {r["iterations"]: r for r in table(section, "control_targets") if r["seeds"] != "0"}
+    assert found["500"]["found"] == "130 ± 0 / 330 ± 0" and found["500"]["seeds"] == "3"
+    assert found["1000"]["found"] == "200 ± 0 / 410 ± 0" and found["1000"]["seeds"] == "5"
+    assert found["1000"]["verdict"] == "reached"
+    assert "1 of 2 reached: Cartpole Swing-Up with A2C at 1000 (200 / 410)" in said(
+        section, "Aims beyond them"
+    )
 
 
 def test_a_seed_that_failed_fails_the_target():
@@ -271,11 +289,11 @@ def test_tuning_seeds_have_their_own_table_and_do_not_enter_the_others():
         for rate, mean in zip(control.RATES, (1.0, 3.0, 2.0), strict=True)
         for row in trained("s2vgd_a2c", [9.0, 9.0], first=0, rate=rate, mean=mean)
     ]
-    fresh = trained("s2vgd_a2c", [7.0] * 3, rate=0.01)
+    fresh = trained("s2vgd_a2c", [7.0] * 3, rate=control.RATES[1])
     section = control_section.section([*tuning, *fresh])
     row = table(section, "control_tuning")[0]
     assert [row[f"{rate:g}"] for rate in control.RATES] == ["1 ± 0", "3 ± 0", "2 ± 0"]
-    assert row["shown"] == "0.01" and table(section, "control_cartpole")[0]["area"] == "7 ± 0"
+    assert row["shown"] == "0.003" and table(section, "control_cartpole")[0]["area"] == "7 ± 0"
     assert not any("learning rate" in claim for claim in section.claims)
 
     other = control_section.section([*tuning, *trained("s2vgd_a2c", [7.0] * 3, rate=0.03)])

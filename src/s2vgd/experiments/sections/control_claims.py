@@ -58,20 +58,25 @@ TARGETS = (
 )
 
 
-def claims(groups: Groups, tuning: Sequence[Row]) -> list[str]:
-    """Return what is to be said of the runs, and of those on the tuning seeds."""
+def claims(groups: Groups, longer: Groups, tuning: Sequence[Row]) -> list[str]:
+    """Return what is to be said of the runs, of longer ones, and of those on the tuning seeds."""
     known = {key: group for key in groups if (group := finished(groups, key)) is not None}
     if not known:
         return ["Nothing of it has been run in full settings, so no claim can be judged."]
     return [
-        *_judged(groups),
+        *_judged(groups, longer),
         _area_claim(known),
         *_few_seeds(known),
         *_matched(known, tuning),
     ]
 
 
-def _judged(groups: Groups) -> list[str]:
+def of_target(target: Target, groups: Groups, longer: Groups) -> Groups:
+    """Return the runs that a target is about: aims are about longer trainings."""
+    return longer if target.after > ITERATIONS[target.task] else groups
+
+
+def _judged(standard: Groups, longer: Groups) -> list[str]:
     said = []
     for what, targets in (
         ("Targets for the returns of S²VGD", [t for t in TARGETS if not t.is_aim]),
@@ -79,6 +84,7 @@ def _judged(groups: Groups) -> list[str]:
     ):
         by_verdict: dict[str, list[str]] = {"reached": [], "not reached": [], "not run": []}
         for target in targets:
+            groups = of_target(target, standard, longer)
             found = _found(target, groups)
             name = f"{target} ({found})" if found else str(target)
             by_verdict[verdict_of(target, groups)].append(name)
