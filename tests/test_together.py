@@ -188,7 +188,14 @@ def test_an_interrupt_leaves_no_thread_behind(monkeypatch):
     assert threading.active_count() == before
 
 
-def test_precision_is_that_of_the_task():
+def test_precision_is_that_of_the_task(made):
+    def careful():
+        with jax.default_matmul_precision("highest"):
+            return doubled(1.0)
+
+    assert side_by_side([careful, lambda: doubled(1.0)]) == [2.0**40] * 2
+    assert made == [], "products of one precision are not those of another"
+
     def task():
         with jax.enable_x64(True):
             state = State(jnp.ones(1, jnp.float64))

@@ -56,7 +56,7 @@ def side_by_side(tasks: Sequence[Callable[[], T]]) -> list[T]:
         while waiting := {thread: asked for thread, asked in waiting.items() if asked is not None}:
             alike: dict[Any, list[_Thread[T]]] = {}
             for thread, asked in waiting.items():
-                alike.setdefault(_kind(asked.training), []).append(thread)
+                alike.setdefault(asked.kind, []).append(thread)
             answers: dict[_Thread[T], TrainResult | Exception] = {}
             for group in alike.values():
                 wanted = [waiting[thread].training for thread in group]
@@ -75,6 +75,7 @@ def side_by_side(tasks: Sequence[Callable[[], T]]) -> list[T]:
 
 class _Asked(NamedTuple):
     training: Training
+    kind: Any
     make: Callable[[Sequence[Training], int], list[TrainResult | Exception]]
 
 
@@ -113,7 +114,7 @@ class _Thread(Generic[T]):
 
     def _ask(self, wanted: Training) -> TrainResult:
         # Precision is a setting of each thread, and this one has that of the task.
-        self._asked.put(_Asked(wanted, with_same_precision(_made)))
+        self._asked.put(_Asked(wanted, _kind(wanted), with_same_precision(_made)))
         answer = self._answers.get()
         if isinstance(answer, BaseException):
             raise answer
@@ -124,7 +125,8 @@ def _kind(wanted: Training) -> Any:
     """Return what trainings must have in common to be made together."""
     leaves, treedef = jax.tree.flatten((wanted.state, wanted.data, wanted.key))
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    return wanted.algorithm.step, wanted.steps, wanted.batch_size, treedef, shapes
+    products = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009
+    return wanted.algorithm.step, wanted.steps, wanted.batch_size, treedef, shapes, products
 
 
 def _made(alike: Sequence[Training], room: int) -> list[TrainResult | Exception]:

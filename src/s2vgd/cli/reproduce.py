@@ -71,7 +71,7 @@ def reproduce(
     together: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Seeds of bandits and control side by side in one program: 1, on a GPU 10."
+            min=1, help="Seeds or splits in one program, where that can be: 1, on a GPU 10."
         ),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
