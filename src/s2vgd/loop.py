@@ -97,6 +97,33 @@ def compiled_loop(
     return jax.jit(run_steps, donate_argnums=(0, 1), compiler_options=_compiled.effort("loop"))
 
 
+def rows_of_step(
+    order: jax.Array, step: jax.Array, batch_size: int, draw: Callable[[], jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """Return which rows each of R networks sees, where each has an order of its own.
+
+    Parameters
+    ----------
+    order : Array, shape (R, N)
+        The orders of the epoch that the last step belonged to.
+    step : Array
+        The number of this step, from 0.
+    batch_size : int
+        B, fewer than N.
+    draw : callable
+        Returns the orders of a new epoch.
+
+    Returns
+    -------
+    order, rows : Array, shapes (R, N) and (R, B)
+        The orders of this epoch, and the rows of this step.
+    """
+    per_epoch = order.shape[1] // batch_size
+    order = jax.lax.cond(step % per_epoch == 0, draw, lambda: order)
+    start = step % per_epoch * batch_size
+    return order, jax.lax.dynamic_slice_in_dim(order, start, batch_size, axis=1)
+
+
 def count_rows(data: Any) -> int:
     """Return the length N of the leading axis of all arrays in ``data``, or 0 if it is None."""
     if data is None:

@@ -21,6 +21,7 @@ from jax import Array
 from s2vgd import training
 from s2vgd._threads import with_same_precision
 from s2vgd.errors import DivergedError
+from s2vgd.loop import rows_of_step
 from s2vgd.training import Training, TrainResult
 
 T = TypeVar("T")
@@ -226,14 +227,9 @@ def _merged(step: Callable[[Any, Any], tuple[Any, Any]], batch_size: int | None)
     def steps(several: _Several, data: Any) -> tuple[_Several, Any]:
         states, order, keys, count = several
         if batch_size is not None:
-            per_epoch = order.shape[1] // batch_size
-            order = jax.lax.cond(
-                count % per_epoch == 0,
-                lambda: _orders(keys, count // per_epoch, order),
-                lambda: order,
-            )
-            start = count % per_epoch * batch_size
-            chosen = jax.lax.dynamic_slice_in_dim(order, start, batch_size, axis=1)
+            epoch = count // (order.shape[1] // batch_size)
+            draw = functools.partial(_orders, keys, epoch, order.shape[1])
+            order, chosen = rows_of_step(order, count, batch_size, draw)
             data = jax.vmap(_taken)(data, chosen)
         states, infos = jax.vmap(step)(states, data)
         return _Several(states, order, keys, count + 1), infos
@@ -241,8 +237,8 @@ def _merged(step: Callable[[Any, Any], tuple[Any, Any]], batch_size: int | None)
     return _Merged(steps)
 
 
-def _orders(keys: Array, epoch: Array, like: Array) -> Array:
-    rows = jnp.arange(like.shape[1], dtype=like.dtype)
+def _orders(keys: Array, epoch: Array, n_rows: int) -> Array:
+    rows = jnp.arange(n_rows, dtype=jnp.int32)
     return jax.vmap(lambda key: jax.random.permutation(jax.random.fold_in(key, epoch), rows))(keys)
 
 

@@ -18,7 +18,7 @@ import optax
 from jax import Array
 
 from s2vgd.bnn import BNN, Batch
-from s2vgd.loop import count_rows
+from s2vgd.loop import count_rows, rows_of_step
 
 Objective = Callable[[Any, Batch, Array], Array]
 """``objective(particle, batch, key) -> scalar``, to be made large."""
@@ -169,15 +169,8 @@ def side_by_side(algorithm: Algorithm, batch_size: int | None) -> Algorithm:
         if batch_size is None or is_whole(n_rows):
             states, info = jax.vmap(algorithm.step, in_axes=(0, None))(states, data)
         else:
-            per_epoch = n_rows // batch_size
-            order = jax.lax.cond(
-                count % per_epoch == 0,
-                lambda: _shuffled(jax.random.fold_in(key, count), order),
-                lambda: order,
-            )
-            rows = jax.lax.dynamic_slice_in_dim(
-                order, count % per_epoch * batch_size, batch_size, axis=1
-            )
+            shuffled = functools.partial(_shuffled, jax.random.fold_in(key, count), order)
+            order, rows = rows_of_step(order, count, batch_size, shuffled)
             batches = jax.tree.map(lambda leaf: leaf[rows], data)
             states, info = jax.vmap(algorithm.step)(states, batches)
         return Members(states, order, count + 1, key), Info(jnp.mean(info.log_density))
