@@ -64,8 +64,14 @@ class Training(NamedTuple):
 
     Parameters
     ----------
-    algorithm, state, data, key
-        As for :func:`train`.
+    algorithm : Algorithm
+        Like the next three, as for :func:`train`.
+    state : State
+        Where to start.
+    data : pytree of arrays, or None
+        All rows.
+    key : key
+        Decides their order.
     steps : int
         To make.
     batch_size : int or None
