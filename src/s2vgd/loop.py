@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -95,6 +95,32 @@ def compiled_loop(
         return state, order, infos, jnp.array([jnp.isfinite(leaf).all() for leaf in leaves])
 
     return jax.jit(run_steps, donate_argnums=(0, 1), compiler_options=_compiled.effort("loop"))
+
+
+class Several(NamedTuple):
+    """R networks or trainings side by side, as a step of all of them carries them to the next.
+
+    Attributes
+    ----------
+    states : NamedTuple
+        Of the algorithm that each follows, leaves (R, ...).
+    order : Array, shape (R, N)
+        In which each goes through its rows in this epoch; (R, 0) where a batch is all of them.
+    step : Array, scalar int32
+        How many steps were made.
+    key : Array
+        Decides the orders: one for all, or (R,) of them.
+    """
+
+    states: Any
+    order: jax.Array
+    step: jax.Array
+    key: jax.Array
+
+    @property
+    def particles(self) -> Any:
+        """Of all, leaves (R, ...)."""
+        return self.states.particles
 
 
 def rows_of_step(

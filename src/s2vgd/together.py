@@ -21,7 +21,7 @@ from jax import Array
 from s2vgd import training
 from s2vgd._threads import with_same_precision
 from s2vgd.errors import DivergedError
-from s2vgd.loop import rows_of_step
+from s2vgd.loop import Several, rows_of_step
 from s2vgd.training import Training, TrainResult
 
 T = TypeVar("T")
@@ -164,11 +164,11 @@ def _made_as_one(alike: Sequence[Training]) -> list[TrainResult]:
     n_rows = 0 if first.batch_size is None else len(jax.tree.leaves(first.data)[0])
     result = training.train(
         _merged(first.algorithm.step, first.batch_size),
-        _Several(
+        Several(
             _stacked([wanted.state for wanted in alike]),
             jnp.zeros((r, n_rows), jnp.int32),
-            jnp.stack([wanted.key for wanted in alike]),
             jnp.zeros((), jnp.int32),
+            jnp.stack([wanted.key for wanted in alike]),
         ),
         _stacked([wanted.data for wanted in alike]),
         key=first.key,  # not used: each training has an order of its own
@@ -186,34 +186,8 @@ def _made_as_one(alike: Sequence[Training]) -> list[TrainResult]:
     return [of_one(i) for i in range(r)]
 
 
-class _Several(NamedTuple):
-    """R trainings, as a step carries them to the next.
-
-    Attributes
-    ----------
-    states : NamedTuple
-        Of the algorithm, leaves (R, ...).
-    order : Array, shape (R, N)
-        In which each goes through its rows in this epoch; (R, 0) where a batch is all of them.
-    keys : Array, shape (R,)
-        Decide the orders.
-    step : Array, scalar int32
-        How many steps were made.
-    """
-
-    states: Any
-    order: Array
-    keys: Array
-    step: Array
-
-    @property
-    def particles(self) -> Any:
-        """Of all trainings, leaves (R, ...)."""
-        return self.states.particles
-
-
 class _Merged(NamedTuple):
-    step: Callable[[_Several, Any], tuple[_Several, Any]]
+    step: Callable[[Several, Any], tuple[Several, Any]]
 
 
 @functools.lru_cache(maxsize=32)
@@ -224,15 +198,15 @@ def _merged(step: Callable[[Any, Any], tuple[Any, Any]], batch_size: int | None)
     that in which :mod:`s2vgd.loop` would draw them.
     """
 
-    def steps(several: _Several, data: Any) -> tuple[_Several, Any]:
-        states, order, keys, count = several
+    def steps(several: Several, data: Any) -> tuple[Several, Any]:
+        states, order, count, keys = several
         if batch_size is not None:
             epoch = count // (order.shape[1] // batch_size)
             draw = functools.partial(_orders, keys, epoch, order.shape[1])
             order, chosen = rows_of_step(order, count, batch_size, draw)
             data = jax.vmap(_taken)(data, chosen)
         states, infos = jax.vmap(step)(states, data)
-        return _Several(states, order, keys, count + 1), infos
+        return Several(states, order, count + 1, keys), infos
 
     return _Merged(steps)
 

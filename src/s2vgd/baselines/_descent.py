@@ -18,7 +18,7 @@ import optax
 from jax import Array
 
 from s2vgd.bnn import BNN, Batch
-from s2vgd.loop import count_rows, rows_of_step
+from s2vgd.loop import Several, count_rows, rows_of_step
 
 Objective = Callable[[Any, Batch, Array], Array]
 """``objective(particle, batch, key) -> scalar``, to be made large."""
@@ -105,33 +105,6 @@ def to_the_mode(bnn: BNN, n_total: float, optimizer: optax.GradientTransformatio
     )
 
 
-class Members(NamedTuple):
-    """Several networks, each with the state of its own algorithm.
-
-    Attributes
-    ----------
-    states : NamedTuple
-        States of the algorithm, leaves (M, ...).
-    order : Array, shape (M, N)
-        The order in which each network goes through the rows in this epoch; (M, 0) when every
-        batch is all rows.
-    step : Array, scalar int32
-        How many steps were made.
-    key : Array
-        Decides the orders.
-    """
-
-    states: Any
-    order: Array
-    step: Array
-    key: Array
-
-    @property
-    def particles(self) -> Any:
-        """The networks, leaves (M, ...)."""
-        return self.states.particles
-
-
 @functools.lru_cache(maxsize=64)
 def side_by_side(algorithm: Algorithm, batch_size: int | None) -> Algorithm:
     """Run an algorithm for one network on M of them, each with batches of its own.
@@ -156,14 +129,14 @@ def side_by_side(algorithm: Algorithm, batch_size: int | None) -> Algorithm:
     def is_whole(n_rows: int) -> bool:
         return batch_size is None or batch_size >= n_rows
 
-    def init(particles: Any, key: Array, n_rows: int) -> Members:
+    def init(particles: Any, key: Array, n_rows: int) -> Several:
         n_members = len(jax.tree.leaves(particles)[0])
         states_key, order_key = jax.random.split(key)
         states = jax.vmap(algorithm.init)(particles, jax.random.split(states_key, n_members))
         order = jnp.zeros((n_members, 0 if is_whole(n_rows) else n_rows), jnp.int32)
-        return Members(states, order, jnp.zeros((), jnp.int32), order_key)
+        return Several(states, order, jnp.zeros((), jnp.int32), order_key)
 
-    def step(members: Members, data: Batch) -> tuple[Members, Info]:
+    def step(members: Several, data: Batch) -> tuple[Several, Info]:
         states, order, count, key = members
         n_rows = count_rows(data)
         if batch_size is None or is_whole(n_rows):
@@ -173,7 +146,7 @@ def side_by_side(algorithm: Algorithm, batch_size: int | None) -> Algorithm:
             order, rows = rows_of_step(order, count, batch_size, shuffled)
             batches = jax.tree.map(lambda leaf: leaf[rows], data)
             states, info = jax.vmap(algorithm.step)(states, batches)
-        return Members(states, order, count + 1, key), Info(jnp.mean(info.log_density))
+        return Several(states, order, count + 1, key), Info(jnp.mean(info.log_density))
 
     return Algorithm(init, step)
 
