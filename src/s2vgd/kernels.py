@@ -107,18 +107,26 @@ class Radial:
         """Evaluate it for particles side by side in matrices (M, D_i); the answers are so too."""
         centred = [_centre(piece) for piece in pieces]
         squared = squared_distances(*centred)
+        matrix, laplacian, h = self.at_distances(squared)
+        # The centred particles give the same sum with less cancellation: it is a small difference
+        # of large terms.
+        repulsion = tuple(matmul(laplacian, piece) for piece in centred)
+        return KernelResult(matrix, repulsion, h, squared)
+
+    def at_distances(self, squared: Array) -> tuple[Array, Array, Array]:
+        """Return the kernel matrix, the matrix that makes repulsion of particles, and h.
+
+        With D the squared distances (M, M) and f the profile, ``sum_j grad_j f(D_ij) =
+        2 sum_j f'(D_ij) (theta_j - theta_i)`` is one product of an M x M matrix with the particles,
+        the sums of its rows being on the diagonal.
+        """
         if self.bandwidth == "median":
             h = median_bandwidth(squared)
         else:
             h = jnp.asarray(self.bandwidth, squared.dtype)
         h = self.factor * h
         matrix, slope = self.profile(squared, h)
-        # sum_j grad_j f(|theta_j - theta_i|^2) = 2 sum_j f'_ij (theta_j - theta_i): with the row
-        # sums on the diagonal it is one matrix product. The centred particles give the same sum
-        # with less cancellation: it is a small difference of large terms.
-        laplacian = slope - jnp.diag(jnp.sum(slope, axis=1))
-        repulsion = tuple(matmul(2 * laplacian, piece) for piece in centred)
-        return KernelResult(matrix, repulsion, h, squared)
+        return matrix, 2 * (slope - jnp.diag(jnp.sum(slope, axis=1))), h
 
 
 def rbf(bandwidth: Bandwidth = "median", factor: float = 1.0) -> Radial:
@@ -216,7 +224,11 @@ def squared_distances(*pieces: Array) -> Array:
     times the largest squared norm, so centre the particles first; what would come out negative is
     zero.
     """
-    gram = reduce(operator.add, (matmul(piece, piece.T) for piece in pieces))
+    return distances_of_gram(reduce(operator.add, (matmul(piece, piece.T) for piece in pieces)))
+
+
+def distances_of_gram(gram: Array) -> Array:
+    """Return squared distances between points, from their inner products (M, M)."""
     norms = jnp.diagonal(gram)
     return jnp.maximum(norms[:, None] + norms[None, :] - 2 * gram, 0)
 

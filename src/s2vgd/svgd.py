@@ -27,6 +27,7 @@ How well it does on exact Gaussian targets, as ``tests/test_svgd.py`` runs it (p
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -188,36 +189,69 @@ def build(
         layout = Pieces.of(particles, wide=wide)
         theta = layout.flatten(particles)
         values, gradients = values_and_gradients(particles, batch)
-        if isinstance(kernel_at, Radial):
-            at = kernel_at.of_pieces(theta)
-        else:
-            at = kernel_at(theta[0], blocks(particles))
-            at = at._replace(repulsion=(at.repulsion,))
-        if noise is not None:
-            matrix, root = noise(at.matrix, count)
-            at = at._replace(matrix=matrix)
+        slopes = layout.flatten(gradients)
         factor = 1.0 if anneal is None else anneal(count)
-        drive, push = terms(at, layout.flatten(gradients), anneal=factor, repulsion=repulsion)
-        downhill = jax.tree.map(lambda drive, push: -(drive + push), drive, push)
-        updates, opt_state = optimizer.update(downhill, opt_state, theta)
-        if noise is not None:
-            assert key is not None, "init asks for a key when there is noise"
-            key, *subkeys = jax.random.split(key, 1 + len(theta))
-            updates = tuple(
-                update + matmul(root, jax.random.normal(subkey, update.shape, update.dtype))
-                for update, subkey in zip(updates, subkeys, strict=True)
-            )
-        moved = optax.apply_updates(particles, layout.unflatten(updates))
+
+        def by_products(theta: Any, slopes: Any, opt_state: Any, key: Any) -> tuple[Any, ...]:
+            if isinstance(kernel_at, Radial):
+                at = kernel_at.of_pieces(theta)
+            else:
+                at = kernel_at(theta[0], blocks(particles))
+                at = at._replace(repulsion=(at.repulsion,))
+            if noise is not None:
+                matrix, root = noise(at.matrix, count)
+                at = at._replace(matrix=matrix)
+            drive, push = terms(at, slopes, anneal=factor, repulsion=repulsion)
+            downhill = jax.tree.map(lambda drive, push: -(drive + push), drive, push)
+            updates, opt_state = optimizer.update(downhill, opt_state, theta)
+            if noise is not None:
+                assert key is not None, "init asks for a key when there is noise"
+                key, *subkeys = jax.random.split(key, 1 + len(theta))
+                updates = tuple(
+                    update + matmul(root, jax.random.normal(subkey, update.shape, update.dtype))
+                    for update, subkey in zip(updates, subkeys, strict=True)
+                )
+            moved = optax.apply_updates(particles, layout.unflatten(updates))
+            lengths = rms_length(drive), rms_length(push)
+            return moved, opt_state, key, at.bandwidth, at.squared_distances, *lengths
+
+        one_pass = None if noise else _one_pass()
+        arguments = theta, slopes, opt_state, key
+        if one_pass and one_pass.suits(kernel_at, optimizer, theta, opt_state):
+
+            def in_one_pass(theta: Any, slopes: Any, opt_state: Any, key: Any) -> tuple[Any, ...]:
+                how = (kernel_at, optimizer, theta, slopes, opt_state, factor, repulsion)
+                done = one_pass.move(*how)
+                return layout.unflatten(done.theta), done.opt_state, key, *done[2:]
+
+            outcome = jax.lax.platform_dependent(*arguments, cuda=in_one_pass, default=by_products)
+        else:
+            outcome = by_products(*arguments)
+        moved, opt_state, key, bandwidth, squared, drive_norm, push_norm = outcome
         info = Info(
-            bandwidth=at.bandwidth,
+            bandwidth=bandwidth,
             log_density=jnp.mean(values),
-            drive_norm=rms_length(drive),
-            repulsion_norm=rms_length(push),
-            min_distance=min_distance(at.squared_distances),
+            drive_norm=drive_norm,
+            repulsion_norm=push_norm,
+            min_distance=min_distance(squared),
         )
         return State(moved, opt_state, count + 1, key), info
 
     return Algorithm(init, step)
+
+
+@functools.cache
+def _one_pass() -> Any:
+    """Return :mod:`s2vgd._one_pass` if the default device is a GPU that can run it."""
+    if jax.default_backend() != "gpu":
+        return None
+    try:
+        from s2vgd import _one_pass
+
+        capability = float(getattr(jax.devices()[0], "compute_capability", 0))
+    except (ImportError, ValueError):  # a JAX without Triton, or another maker's GPU
+        return None
+    return _one_pass if capability >= _one_pass.LEAST_CAPABILITY else None
 
 
 def terms(
