@@ -257,7 +257,7 @@ class _Tile(NamedTuple):
 
 
 def _product(a: Array, b: Array, interpret: bool, transposed: bool = False) -> Array:
-    """Return a @ b, or a @ b.T, to float32: three products of factors rounded to TF32 are that."""
+    """Return a @ b, or a @ b.T, nearly to float32, as three products of factors in TF32."""
     rounded = lax.DotAlgorithmPreset.TF32_TF32_F32_X3
     return lax.dot_general(
         a,
