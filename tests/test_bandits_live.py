@@ -391,6 +391,8 @@ def test_a_saved_agent_needs_nothing_but_its_directory(tmp_path):
         "epsilon": 0.1,
         "learning": Learning(4, 0.01, capacity=50, half_life=20.0),
         "anchor_scale": 0.5,
+        "linear": 2.0,
+        "average": 4.0,
     }
     live = make(seed=2, log=tmp_path / "log.db", durable=True, **settings)
     live.reward(live.decide(FEATURES[0]).id, 1)

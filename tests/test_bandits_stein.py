@@ -24,7 +24,7 @@ from s2vgd.bandits.variational import _OfActions, vmg_thompson
 from s2vgd.baselines.vmg import MatrixGaussian
 from s2vgd.kernels import Block, rbf
 from s2vgd.priors import HierarchicalPrior
-from s2vgd.structure import StructuredWeight
+from s2vgd.structure import Structure, StructuredWeight, materialise
 
 SHAPE = ContextShape(3, shared=4)
 POOL = ContextShape(3, shared=2, per_action=2)
@@ -120,6 +120,10 @@ def test_equal_settings_give_the_same_agent_and_bad_ones_are_named():
         (lambda: stein_thompson(ContextShape(3, 0, 2), view="outputs"), "shared features"),
         (lambda: stein_thompson(SHAPE, view="both"), "view"),
         (lambda: stein_thompson(SHAPE, anchor_scale=-1.0), "anchor_scale"),
+        (lambda: stein_thompson(SHAPE, linear=-1.0), "linear"),
+        (lambda: stein_thompson(SHAPE, average=-1.0), "average"),
+        (lambda: stein_thompson(SHAPE, committee=0), "committee"),
+        (lambda: stein_thompson(SHAPE, particles=20, committee=3), "committee must divide the 20"),
         (lambda: bootstrap_thompson(SHAPE, keep=0.0), "keep"),
         (lambda: vmg_thompson(SHAPE, draws=0), "draws"),
         (lambda: neural_linear(SHAPE, hidden=()), "hidden"),
@@ -191,6 +195,64 @@ def test_the_expected_rewards_contain_the_randomised_prior():
     np.testing.assert_allclose(
         added.expected(particle, context), learned + 2 * fixed, rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("reflections", [0, 1])
+def test_a_linear_path_is_added_to_what_the_network_says(reflections):
+    structure = Structure(reflections, "lognormal" if reflections else None)
+    straight = make_model(SHAPE, (5,), rewards.gaussian(), structure, linear=3.0)
+    particle = straight.bnn.init(jax.random.key(0))
+    _, context, _, _ = next(decisions(1))
+    first, last, path = materialise(particle["weights"])
+    x = np.asarray(context.shared)
+    hidden = np.maximum(x @ first["kernel"] + first["bias"], 0)
+    by_hand = hidden @ last["kernel"] + last["bias"] + 3.0 * x @ path["kernel"]
+    np.testing.assert_allclose(straight.expected(particle, context), by_hand, rtol=1e-4, atol=1e-5)
+    if reflections:
+        assert isinstance(particle["weights"][2]["kernel"], StructuredWeight)
+
+
+def test_decisions_can_be_left_to_a_running_average_of_the_particles():
+    settings = {
+        "hidden": (5,),
+        "particles": 4,
+        "learning": NEWEST,
+        "warmup": 0,
+        "anchor_scale": 1.0,
+    }
+    plain, averaging = (stein_thompson(SHAPE, average=a, **settings) for a in (0.0, 2.0))
+    state, other = plain.init(jax.random.key(0)), averaging.init(jax.random.key(0))
+    average = state.learner.particles
+    for n, decision in enumerate(decisions(4), start=1):
+        state, other = plain.update(state, *decision), averaging.update(other, *decision)
+        weight = (2.0 + 1.0) / (n + 2.0)
+        average = jax.tree.map(
+            lambda old, new, weight=weight: (1 - weight) * old + weight * new,
+            average,
+            state.learner.particles,
+        )
+    close(other.learner, state.learner, rtol=1e-5, atol=1e-6)
+    close(other.average, average, rtol=1e-5, atol=1e-6)
+    # It is the average that is asked.
+    _, context, _, _ = next(decisions(1, seed=9))
+    asked = other._replace(average=state.learner.particles)
+    same, its_own = (averaging.act(s, jax.random.key(3), context) for s in (asked, other))
+    close(plain.act(state, jax.random.key(3), context), same, rtol=1e-6)
+    assert its_own.propensities.shape == (3,)
+
+
+def test_a_committee_has_the_mean_opinion_of_its_members():
+    settings = {"hidden": (5,), "particles": 6, "learning": NEWEST, "warmup": 0}
+    single, pairs = (stein_thompson(SHAPE, committee=q, **settings) for q in (1, 2))
+    state = single.init(jax.random.key(0))
+    model = make_model(SHAPE, (5,), rewards.gaussian(), Structure())
+    _, context, _, _ = next(decisions(1))
+    scores = np.asarray(
+        jax.vmap(model.expected, in_axes=(0, None))(state.learner.particles, context)
+    )
+    best = ((scores[::2] + scores[1::2]) / 2).argmax(axis=1)
+    stated = pairs.act(state, jax.random.key(0), context).propensities
+    np.testing.assert_allclose(stated, np.bincount(best, minlength=3) / 3, rtol=1e-6)
 
 
 def test_a_bootstrap_of_one_member_that_keeps_all_is_the_greedy_network():

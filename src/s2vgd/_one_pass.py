@@ -82,6 +82,8 @@ def suits(
     """
     if not (isinstance(kernel, Radial) and 2 <= len(theta[0]) <= MAX_PARTICLES):
         return False
+    if jnp.zeros(()).dtype != jnp.float32:  # numbers without a type would be of another there
+        return False
     if any(piece.dtype != jnp.float32 or piece.size >= 2**31 for piece in theta):
         return False
     parts, treedef = _parts(opt_state, theta)

@@ -23,6 +23,8 @@ from jax import Array
 
 from s2vgd.bandits.contexts import Context, ContextShape, joint_features
 from s2vgd.networks import MLP
+from s2vgd.priors import check_positive
+from s2vgd.structure import apply_transposed
 
 View = Literal["outputs", "inputs"]
 
@@ -115,12 +117,43 @@ class Head:
         return Row(features, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
 
 
+@dataclass(frozen=True)
+class WithLinearPath(MLP):
+    """An MLP whose inputs also reach the outputs directly, ``outputs = mlp(x) + linear * x V``.
+
+    Much of what decides about actions is nearly linear, and learned from few rewards if it can be
+    learned as such. With equal priors on all weights, `linear` says how much of a function is
+    expected to be.
+
+    Parameters
+    ----------
+    linear : float
+        Weight of the linear path, whose weights V are the last part of the network's.
+    """
+
+    linear: float = 1.0
+
+    def init(self, key: Array) -> tuple[dict[str, Array], ...]:
+        """Draw weights: those of the layers, and a matrix (D, O) from N(0, 1 / D)."""
+        own, straight = jax.random.split(key)
+        kernel = jax.random.normal(straight, (self.n_inputs, self.n_outputs))
+        return (*super().init(own), {"kernel": kernel / self.n_inputs**0.5})
+
+    def apply(self, weights: tuple[dict[str, Any], ...], x: Array) -> Array:
+        """Map x of shape (B, D) to outputs of shape (B, O)."""
+        *layers, straight = weights
+        return super().apply(tuple(layers), x) + self.linear * (
+            apply_transposed(straight["kernel"], x.T).T
+        )
+
+
 def make_head(
     shape: ContextShape,
     hidden: Sequence[int],
     width: int,
     view: View | None = None,
     activation: str = "relu",
+    linear: float = 0.0,
 ) -> Head:
     """Build a head for contexts of a shape.
 
@@ -136,6 +169,8 @@ def make_head(
         By default ``"inputs"`` where actions have features, and ``"outputs"`` where they have none.
     activation : str
         Of the hidden layers.
+    linear : float
+        Weight of a linear path beside the hidden layers, see :class:`WithLinearPath`; 0 for none.
     """
     shape.check()
     if view is None:
@@ -148,4 +183,8 @@ def make_head(
         raise ValueError("view='inputs' needs features of the actions, but they have none")
     n_inputs = shape.shared + (shape.per_action if view == "inputs" else 0)
     n_outputs = width * (shape.actions if view == "outputs" else 1)
-    return Head(MLP(n_inputs, hidden, n_outputs, activation), shape.actions, width, view)
+    network = MLP(n_inputs, hidden, n_outputs, activation)
+    if linear:
+        check_positive("linear", linear)
+        network = WithLinearPath(n_inputs, hidden, n_outputs, activation, float(linear))
+    return Head(network, shape.actions, width, view)

@@ -42,10 +42,13 @@ class State(NamedTuple):
         The particles, and what the optimiser remembers.
     buffer : Buffer
         The decisions to learn from.
+    average : pytree or None
+        A running average of the particles, where decisions are left to it.
     """
 
     learner: svgd.State
     buffer: Buffer
+    average: Any = None
 
 
 class Model(NamedTuple):
@@ -80,9 +83,10 @@ def make_model(
     view: View | None = None,
     activation: str = "relu",
     anchor_scale: float = 0.0,
+    linear: float = 0.0,
 ) -> Model:
     """Build a Bayesian network for rewards; see :func:`stein_thompson` for the parameters."""
-    head = make_head(shape, hidden, reward.width, view, activation)
+    head = make_head(shape, hidden, reward.width, view, activation, linear)
     network: Any = head  # its rows are pairs of features and action, which BNN passes on
     bnn = BNN(network, reward.likelihood, structure, prior)
     if anchor_scale:
@@ -111,6 +115,9 @@ def stein_thompson(
     noise: svgd.Noise | None = None,
     optimizer: optax.GradientTransformation | None = None,
     anchor_scale: float = 0.0,
+    linear: float = 0.0,
+    average: float = 0.0,
+    committee: int = 1,
 ) -> Agent:
     """Stein Thompson sampling, Algorithm 1.
 
@@ -146,6 +153,16 @@ def stein_thompson(
         That of `learning`, Adam, by default.
     anchor_scale : float
         Weight of randomised prior functions, :mod:`s2vgd.bandits.randomised`; 0 for none.
+    linear : float
+        Weight of a linear path from the features to the rewards beside the hidden layers, see
+        :class:`~s2vgd.bandits.heads.WithLinearPath`; 0 for none.
+    average : float
+        With a positive number a, decisions are made by running averages of the particles, in which
+        gradient step n enters with the weight ``(a + 1) / (n + a)``: about the last 1 / a of all
+        steps count. Steps can then be large without their noise reaching the decisions.
+    committee : int
+        How many particles make up an opinion, which is the mean of what they expect; it must divide
+        M. Opinions are fewer and agree more than single particles do.
 
     Returns
     -------
@@ -156,11 +173,19 @@ def stein_thompson(
     reward = gaussian() if reward is None else reward
     structure = Structure(reflections, scales)
     prior = FixedPrior() if prior is None else prior
-    model = make_model(shape, hidden, reward, structure, prior, view, activation, anchor_scale)
+    model = make_model(
+        shape, hidden, reward, structure, prior, view, activation, anchor_scale, linear
+    )
     learning = Learning() if learning is None else learning
     kernel = rbf() if kernel is None else kernel
     descent = Descent(float(repulsion), kernel, noise, optimizer)
-    agent = build(model, int(particles), learning, check_epsilon(epsilon), descent)
+    if average:
+        check_positive("average", average)
+    check_count("committee", committee, 1)
+    if particles % committee:
+        raise ValueError(f"committee must divide the {particles} particles, got {committee}")
+    opinions = Opinions(float(average), int(committee))
+    agent = build(model, int(particles), learning, check_epsilon(epsilon), descent, opinions)
     return warm_up(agent, warmup)
 
 
@@ -207,6 +232,13 @@ class Descent(NamedTuple):
     optimizer: optax.GradientTransformation | None = None
 
 
+class Opinions(NamedTuple):
+    """How decisions come of particles, see :func:`stein_thompson`; hashable."""
+
+    average: float = 0.0
+    committee: int = 1
+
+
 # Cached, because what is compiled is kept by the identity of an agent's functions.
 @functools.lru_cache(maxsize=64)
 def build(
@@ -215,6 +247,7 @@ def build(
     learning: Learning,
     epsilon: float = 0.0,
     descent: Descent = Descent(),  # noqa: B008  (immutable, hence safe to share)
+    opinions: Opinions = Opinions(),  # noqa: B008  (likewise)
 ) -> Agent:
     """Join a model, SVGD and the way of learning into an agent without a warm-up."""
     is_randomised = isinstance(model.bnn, RandomisedBNN)
@@ -230,18 +263,28 @@ def build(
         particles_key, noise_key = jax.random.split(key)
         start = model.bnn.init_particles(particles_key, particles)
         learner = algorithm.init(start, None if descent.noise is None else noise_key)
-        return State(learner, replay_buffer.empty(model.head.blank_row, learning.capacity))
+        held = replay_buffer.empty(model.head.blank_row, learning.capacity)
+        return State(learner, held, start if opinions.average else None)
 
     def act(state: State, key: Array, context: Context) -> Choice:
-        scores = jax.vmap(model.expected, in_axes=(0, None))(state.learner.particles, context)
+        asked = state.average if opinions.average else state.learner.particles
+        scores = jax.vmap(model.expected, in_axes=(0, None))(asked, context)
+        if opinions.committee > 1:
+            scores = scores.reshape(-1, opinions.committee, scores.shape[1]).mean(axis=1)
         return choose(key, scores, context.available, epsilon)
 
-    def step(learner: svgd.State, rows: Row, n_total: Array, key: Array) -> svgd.State:
+    def step(carry: tuple[svgd.State, Any], rows: Row, n_total: Array, key: Array) -> Any:
+        learner, average = carry
         moved, _ = algorithm.step(learner, (rows, n_total))
-        return moved._replace(particles=hold(moved.particles, learner.particles))
+        moved = moved._replace(particles=hold(moved.particles, learner.particles))
+        if opinions.average:
+            weight = (opinions.average + 1.0) / (moved.step + opinions.average)
+            average = jax.tree.map(lambda a, b: a + weight * (b - a), average, moved.particles)
+        return moved, average
 
     def update(state: State, key: Array, context: Context, action: Array, reward: Array) -> State:
         held = replay_buffer.add(state.buffer, model.head.row(context, action, reward))
-        return State(learning.learn(key, held, step, state.learner), held)
+        learner, average = learning.learn(key, held, step, (state.learner, state.average))
+        return State(learner, held, average)
 
     return Agent(init, act, update)

@@ -23,6 +23,8 @@ def _uniform(shape: ContextShape) -> Agent:
 BUILDERS: dict[str, Callable[..., Agent]] = {
     "s2vgd": bandits.stein_thompson,
     "svgd": bandits.stein_thompson,
+    "s2vgd_linear": bandits.stein_thompson,
+    "svgd_linear": bandits.stein_thompson,
     "s2vgd_paper": bandits.stein_thompson,
     "svgd_paper": bandits.stein_thompson,
     "vmg": bandits.vmg_thompson,

@@ -27,7 +27,7 @@ from s2vgd.experiments.summary import Estimate, Group, Groups, estimate, grouped
 from s2vgd.predictive import from_components
 
 START, EARLY, END = 1000, 10_000, 50_000
-OURS, PLAIN = "s2vgd", "svgd"
+OURS, PLAIN, LINEAR = "s2vgd", "svgd", "s2vgd_linear"
 GREEDY = ("epsilon_greedy_0", "epsilon_greedy_1", "epsilon_greedy_3")
 GREEDY_PAPER = tuple(f"{method}_paper" for method in GREEDY)
 _WORLD = "mushroom"
@@ -129,9 +129,9 @@ def _reaches_end(row: Row) -> bool:
 
 
 def _differences(groups: Groups, methods: Sequence[str], name: str) -> Table:
-    """Compare ours with everybody, and the two with the paper's settings with one another."""
+    """Compare ours with everybody, and pairs of equal settings with one another."""
     pairs = [(OURS, method) for method in methods if method != OURS]
-    pairs.append(("s2vgd_paper", "svgd_paper"))
+    pairs += [("s2vgd_paper", "svgd_paper"), (LINEAR, "svgd_linear"), (LINEAR, "linucb")]
     return Table(
         f"{name.replace('-', '_')}_paired",
         f"{_TITLES.get(name, name)}, differences",
@@ -166,27 +166,34 @@ def _claims(groups: Groups) -> list[str]:
         return ["Nothing of it has been run in full settings, so no claim can be judged."]
     return [
         _against(known, PLAIN, "The paired difference S²VGD − SVGD"),
-        *_targets(known),
+        *_targets(known, OURS),
+        *(_targets(known, LINEAR) if (_WORLD, LINEAR) in known else []),
         _papers_claim(known),
     ]
 
 
-def _targets(groups: Groups) -> list[str]:
-    ours = groups.get((_WORLD, OURS))
+def _targets(groups: Groups, method: str) -> list[str]:
+    ours, name = groups.get((_WORLD, method)), label(method)
     at_end, early = (estimate(ours, f"regret_{n}") for n in (END, EARLY))
     said = [
-        _bounded(f"mean regret of S²VGD at {END:,} at most {_MEAN_AT_END:,}", at_end, _MEAN_AT_END),
-        _bounded(f"the same at most {_AIM_AT_END:,}, the aim beyond it", at_end, _AIM_AT_END),
-        _no_worse(ours),
-        _bounded(f"mean regret of S²VGD at {EARLY:,} at most {_MEAN_EARLY}", early, _MEAN_EARLY),
-        _far_below_greedy(groups, at_end, GREEDY, "with learned noise"),
-        _far_below_greedy(
-            groups, at_end, GREEDY_PAPER, "with learned noise and the paper's batches and step size"
+        _bounded(
+            f"mean regret of {name} at {END:,} at most {_MEAN_AT_END:,}", at_end, _MEAN_AT_END
         ),
-        _against(groups, "linucb", "Target: S²VGD ahead of LinUCB", judged=True),
+        _bounded(f"the same at most {_AIM_AT_END:,}, the aim beyond it", at_end, _AIM_AT_END),
+        _no_worse(ours, name),
+        _bounded(f"mean regret of {name} at {EARLY:,} at most {_MEAN_EARLY}", early, _MEAN_EARLY),
+        _far_below_greedy(groups, at_end, name, GREEDY, "with learned noise"),
+        _far_below_greedy(
+            groups,
+            at_end,
+            name,
+            GREEDY_PAPER,
+            "with learned noise and the paper's batches and step size",
+        ),
+        _against(groups, "linucb", f"Target: {name} ahead of LinUCB", method, judged=True),
     ]
     if at_end is not None and at_end.n < _SEEDS:
-        said.append(f"S²VGD has been run on {at_end.n} seeds, and {_SEEDS} were asked for.")
+        said.append(f"{name} has been run on {at_end.n} seeds, and {_SEEDS} were asked for.")
     return said
 
 
@@ -205,8 +212,8 @@ def _plain(found: Estimate) -> str:
     return f"{found.mean:,.0f}{error} over {found.n} seed{'s' if found.n > 1 else ''}"
 
 
-def _no_worse(ours: Group | None) -> str:
-    target = f"Target: no seed of S²VGD above {_WORST_AT_END:,} at {END:,}."
+def _no_worse(ours: Group | None, name: str) -> str:
+    target = f"Target: no seed of {name} above {_WORST_AT_END:,} at {END:,}."
     worst = _worst(ours)
     if worst is None:
         return f"{target} Not run."
@@ -217,9 +224,11 @@ def _no_worse(ours: Group | None) -> str:
 
 
 def _far_below_greedy(
-    groups: Groups, ours: Estimate | None, rivals: tuple[str, ...], which: str
+    groups: Groups, ours: Estimate | None, name: str, rivals: tuple[str, ...], which: str
 ) -> str:
-    target = f"Target: S²VGD at least {_FACTOR} times below the ε-greedy agents {which} at {END:,}."
+    target = (
+        f"Target: {name} at least {_FACTOR} times below the ε-greedy agents {which} at {END:,}."
+    )
     found = {m: estimate(groups.get((_WORLD, m)), f"regret_{END}") for m in rivals}
     factors = {m: e.mean / ours.mean for m, e in found.items() if e is not None and ours}
     if not factors:
@@ -232,9 +241,11 @@ def _far_below_greedy(
     )
 
 
-def _against(groups: Groups, rival: str, about: str, judged: bool = False) -> str:
+def _against(
+    groups: Groups, rival: str, about: str, method: str = OURS, judged: bool = False
+) -> str:
     """Say what the paired difference between ours and a rival is, and whether chance may be it."""
-    found = _paired(groups, _WORLD, OURS, rival, END)
+    found = _paired(groups, _WORLD, method, rival, END)
     if found is None:
         return f"{about} at {END:,}: not run."
     bounds = t_interval(found)
@@ -243,7 +254,9 @@ def _against(groups: Groups, rival: str, about: str, judged: bool = False) -> st
     elif bounds[0] <= 0 <= bounds[1]:
         reading = "which could be chance"
     else:
-        reading = f"so S²VGD is {'better' if found.mean < 0 else 'worse'} than {label(rival)}"
+        reading = (
+            f"so {label(method)} is {'better' if found.mean < 0 else 'worse'} than {label(rival)}"
+        )
     is_ahead = bounds is not None and bounds[1] < 0
     verdict = f" {_verdict(is_ahead)}." if judged else ""
     return f"{about} at {END:,}.{verdict} It differs by {with_interval(found)}, {reading}."
