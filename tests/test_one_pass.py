@@ -139,7 +139,7 @@ def test_svgd_takes_this_way_on_a_gpu_where_it_suits(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The program is compiled up to the point where the GPU itself would be needed."""
-    monkeypatch.setattr(svgd, "_one_pass", lambda: _one_pass)
+    monkeypatch.setattr(svgd, "_one_pass_here", lambda: _one_pass)
     optimizer = {**ELEMENTWISE, **OTHERS}[name]
     algorithm = svgd.build(lambda particle, _: -jnp.sum(particle**2), optimizer)
     state = algorithm.init(jnp.ones((20, 300)))

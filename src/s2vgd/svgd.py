@@ -215,7 +215,7 @@ def build(
             lengths = rms_length(drive), rms_length(push)
             return moved, opt_state, key, at.bandwidth, at.squared_distances, *lengths
 
-        one_pass = None if noise else _one_pass()
+        one_pass = None if noise else _one_pass_here()
         arguments = theta, slopes, opt_state, key
         if one_pass and one_pass.suits(kernel_at, optimizer, theta, opt_state):
 
@@ -241,7 +241,7 @@ def build(
 
 
 @functools.cache
-def _one_pass() -> Any:
+def _one_pass_here() -> Any:
     """Return :mod:`s2vgd._one_pass` if the default device is a GPU that can run it."""
     if jax.default_backend() != "gpu":
         return None
