@@ -29,9 +29,9 @@ MAX_PARTICLES = 32
 LEAST_CAPABILITY = 8.0
 """Of an NVIDIA GPU, from which on it has TF32."""
 
-# Columns of a tile and warps of a program, the fastest on an H200 of those tried (32 to 256 columns,
-# 1 to 8 warps). The columns of a piece are shared out among programs that each sum up
-# inner products of their own.
+# Columns of a tile and warps of a program, the fastest on an H200 of those tried (32 to 256 columns
+# and 1 to 8 warps). The columns of a piece are shared out among programs that each sum up inner
+# products of their own.
 _MOVE_COLUMNS, _MOVE_WARPS = 64, 2
 _GRAM_COLUMNS, _GRAM_WARPS, _GRAM_PROGRAMS = 32, 1, 1056
 
