@@ -255,6 +255,23 @@ def test_a_committee_has_the_mean_opinion_of_its_members():
     np.testing.assert_allclose(stated, np.bincount(best, minlength=3) / 3, rtol=1e-6)
 
 
+def test_an_optimistic_opinion_is_never_below_the_mean_of_all():
+    settings = {"hidden": (5,), "particles": 6, "learning": NEWEST, "warmup": 0}
+    plain, optimistic = (stein_thompson(SHAPE, optimistic=o, **settings) for o in (False, True))
+    state = plain.init(jax.random.key(0))
+    model = make_model(SHAPE, (5,), rewards.gaussian(), Structure())
+    changed = 0
+    for _, context, _, _ in decisions(20):
+        scores = np.asarray(
+            jax.vmap(model.expected, in_axes=(0, None))(state.learner.particles, context)
+        )
+        best = np.maximum(scores, scores.mean(axis=0)).argmax(axis=1)
+        stated = optimistic.act(state, jax.random.key(0), context).propensities
+        np.testing.assert_allclose(stated, np.bincount(best, minlength=3) / 6, rtol=1e-6)
+        changed += np.any(best != scores.argmax(axis=1))
+    assert changed, "no decision was changed by optimism, so nothing was tested"
+
+
 def test_a_bootstrap_of_one_member_that_keeps_all_is_the_greedy_network():
     greedy = epsilon_greedy(SHAPE, epsilon=0.0, hidden=(5,), learning=NEWEST, warmup=0)
     one = bootstrap_thompson(SHAPE, members=1, keep=1.0, hidden=(5,), learning=NEWEST, warmup=0)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax import Array
 
@@ -118,6 +119,7 @@ def stein_thompson(
     linear: float = 0.0,
     average: float = 0.0,
     committee: int = 1,
+    optimistic: bool = False,
 ) -> Agent:
     """Stein Thompson sampling, Algorithm 1.
 
@@ -163,6 +165,10 @@ def stein_thompson(
     committee : int
         How many particles make up an opinion, which is the mean of what they expect; it must divide
         M. Opinions are fewer and agree more than single particles do.
+    optimistic : bool
+        Let no opinion expect less of an action than all opinions do on average (optimistic Bayesian
+        sampling, May et al., 2012). Doubt then only ever speaks for an action, which suits choices
+        whose reward is seen only if one dares: what was passed by wrongly is never corrected.
 
     Returns
     -------
@@ -184,7 +190,7 @@ def stein_thompson(
     check_count("committee", committee, 1)
     if particles % committee:
         raise ValueError(f"committee must divide the {particles} particles, got {committee}")
-    opinions = Opinions(float(average), int(committee))
+    opinions = Opinions(float(average), int(committee), bool(optimistic))
     agent = build(model, int(particles), learning, check_epsilon(epsilon), descent, opinions)
     return warm_up(agent, warmup)
 
@@ -237,6 +243,13 @@ class Opinions(NamedTuple):
 
     average: float = 0.0
     committee: int = 1
+    optimistic: bool = False
+
+    def of(self, scores: Array) -> Array:
+        """Return the opinions, (M / committee, A), of particles that expect `scores`, (M, A)."""
+        if self.committee > 1:
+            scores = scores.reshape(-1, self.committee, scores.shape[1]).mean(axis=1)
+        return jnp.maximum(scores, scores.mean(axis=0)) if self.optimistic else scores
 
 
 # Cached, because what is compiled is kept by the identity of an agent's functions.
@@ -269,9 +282,7 @@ def build(
     def act(state: State, key: Array, context: Context) -> Choice:
         asked = state.average if opinions.average else state.learner.particles
         scores = jax.vmap(model.expected, in_axes=(0, None))(asked, context)
-        if opinions.committee > 1:
-            scores = scores.reshape(-1, opinions.committee, scores.shape[1]).mean(axis=1)
-        return choose(key, scores, context.available, epsilon)
+        return choose(key, opinions.of(scores), context.available, epsilon)
 
     def step(carry: tuple[svgd.State, Any], rows: Row, n_total: Array, key: Array) -> Any:
         learner, average = carry

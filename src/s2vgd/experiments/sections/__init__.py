@@ -45,6 +45,8 @@ LABELS = {
     "bde": "bde",
     "s2vgd_linear": "S²VGD, linear path",
     "svgd_linear": "SVGD, linear path",
+    "s2vgd_optimistic": "S²VGD, optimistic",
+    "svgd_optimistic": "SVGD, optimistic",
     "s2vgd_paper": "S²VGD, paper's settings",
     "svgd_paper": "SVGD, paper's settings",
     "epsilon_greedy_0": "greedy, learned noise",
