@@ -7,6 +7,7 @@ from scipy.stats import t, ttest_1samp
 from s2vgd import bandits
 from s2vgd.experiments import bandit_agents, demo_bandit, harness, mushroom, worlds
 from s2vgd.experiments.records import Run
+from s2vgd.experiments.sections import label
 from s2vgd.experiments.sections import mushroom as mushroom_section
 from s2vgd.experiments.sections import worlds as worlds_section
 from s2vgd.experiments.summary import Estimate
@@ -275,6 +276,19 @@ def test_targets_are_judged_both_ways():
     missed = [c for c in bad.claims if c.startswith("Target")]
     assert len(missed) == 7 and all(" Not reached" in claim for claim in missed)
     assert "the worst has 51,595" in said(bad, "no seed of S²VGD")
+
+
+@pytest.mark.parametrize(("method", "plain"), mushroom_section.LATER.items())
+def test_settings_that_came_later_are_judged_by_their_own_rows(method, plain):
+    names = [label(m) for m in (method, plain)]
+    rows = [*played("s2vgd", [700.0] * 10), *played(method, [3000.0] * 10)]
+    rows += [*played(plain, [2900.0] * 10), *played("linucb", [500.0] * 10)]
+    section = mushroom_section.section(rows)
+    assert "Not reached: the worst has 3,000" in said(section, f"no seed of {names[0]} ")
+    assert "Reached: the worst has 700" in said(section, "no seed of S²VGD above")
+    differences = cells(section.tables[1])
+    assert differences[f"{names[0]} − {names[1]}"]["at 50,000"].startswith("+100 ")
+    assert differences[f"{names[0]} − LinUCB"]["at 50,000"].startswith("+2,500 ")
 
 
 def test_a_lead_over_linucb_that_could_be_chance_is_not_reached():
