@@ -393,6 +393,7 @@ def test_a_saved_agent_needs_nothing_but_its_directory(tmp_path):
         "anchor_scale": 0.5,
         "linear": 2.0,
         "average": 4.0,
+        "optimistic": True,
     }
     live = make(seed=2, log=tmp_path / "log.db", durable=True, **settings)
     live.reward(live.decide(FEATURES[0]).id, 1)

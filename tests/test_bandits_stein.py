@@ -124,6 +124,7 @@ def test_equal_settings_give_the_same_agent_and_bad_ones_are_named():
         (lambda: stein_thompson(SHAPE, average=-1.0), "average"),
         (lambda: stein_thompson(SHAPE, committee=0), "committee"),
         (lambda: stein_thompson(SHAPE, particles=20, committee=3), "committee must divide the 20"),
+        (lambda: stein_thompson(SHAPE, optimistic="no"), "optimistic must be True or False"),
         (lambda: bootstrap_thompson(SHAPE, keep=0.0), "keep"),
         (lambda: vmg_thompson(SHAPE, draws=0), "draws"),
         (lambda: neural_linear(SHAPE, hidden=()), "hidden"),
@@ -241,30 +242,32 @@ def test_decisions_can_be_left_to_a_running_average_of_the_particles():
     assert its_own.propensities.shape == (3,)
 
 
-def test_a_committee_has_the_mean_opinion_of_its_members():
-    settings = {"hidden": (5,), "particles": 6, "learning": NEWEST, "warmup": 0}
-    single, pairs = (stein_thompson(SHAPE, committee=q, **settings) for q in (1, 2))
-    state = single.init(jax.random.key(0))
+SIX = {"hidden": (5,), "particles": 6, "learning": NEWEST, "warmup": 0}
+
+
+def expected_by_six(state, context):
+    """What each particle of an agent with the settings SIX expects of each action, (6, 3)."""
     model = make_model(SHAPE, (5,), rewards.gaussian(), Structure())
+    particles = state.learner.particles
+    return np.asarray(jax.vmap(model.expected, in_axes=(0, None))(particles, context))
+
+
+def test_a_committee_has_the_mean_opinion_of_its_members():
+    single, pairs = (stein_thompson(SHAPE, committee=q, **SIX) for q in (1, 2))
+    state = single.init(jax.random.key(0))
     _, context, _, _ = next(decisions(1))
-    scores = np.asarray(
-        jax.vmap(model.expected, in_axes=(0, None))(state.learner.particles, context)
-    )
+    scores = expected_by_six(state, context)
     best = ((scores[::2] + scores[1::2]) / 2).argmax(axis=1)
     stated = pairs.act(state, jax.random.key(0), context).propensities
     np.testing.assert_allclose(stated, np.bincount(best, minlength=3) / 3, rtol=1e-6)
 
 
 def test_an_optimistic_opinion_is_never_below_the_mean_of_all():
-    settings = {"hidden": (5,), "particles": 6, "learning": NEWEST, "warmup": 0}
-    plain, optimistic = (stein_thompson(SHAPE, optimistic=o, **settings) for o in (False, True))
-    state = plain.init(jax.random.key(0))
-    model = make_model(SHAPE, (5,), rewards.gaussian(), Structure())
+    optimistic = stein_thompson(SHAPE, optimistic=True, **SIX)
+    state = optimistic.init(jax.random.key(0))
     changed = 0
     for _, context, _, _ in decisions(20):
-        scores = np.asarray(
-            jax.vmap(model.expected, in_axes=(0, None))(state.learner.particles, context)
-        )
+        scores = expected_by_six(state, context)
         best = np.maximum(scores, scores.mean(axis=0)).argmax(axis=1)
         stated = optimistic.act(state, jax.random.key(0), context).propensities
         np.testing.assert_allclose(stated, np.bincount(best, minlength=3) / 6, rtol=1e-6)

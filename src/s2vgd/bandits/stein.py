@@ -190,7 +190,9 @@ def stein_thompson(
     check_count("committee", committee, 1)
     if particles % committee:
         raise ValueError(f"committee must divide the {particles} particles, got {committee}")
-    opinions = Opinions(float(average), int(committee), bool(optimistic))
+    if not isinstance(optimistic, bool):
+        raise TypeError(f"optimistic must be True or False, got {optimistic!r}")
+    opinions = Opinions(float(average), int(committee), optimistic)
     agent = build(model, int(particles), learning, check_epsilon(epsilon), descent, opinions)
     return warm_up(agent, warmup)
 
