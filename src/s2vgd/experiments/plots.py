@@ -236,7 +236,11 @@ def learning(
     """
     rows = list(dict.fromkeys(name for found in tasks.values() for name in found))
     figure, axes = panels(
-        len(tasks), height=1.2 + 3.0 * len(rows), rows=len(rows), width=4.0, share="col"
+        len(tasks),
+        height=1.2 + 3.0 * len(rows),
+        rows=len(rows),
+        width=8.4 if len(tasks) == 1 else 4.0,
+        share="col",
     )
     axes = np.reshape(axes, (len(rows), len(tasks)))
     methods = list(
