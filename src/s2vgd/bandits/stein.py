@@ -191,7 +191,7 @@ def stein_thompson(
     if particles % committee:
         raise ValueError(f"committee must divide the {particles} particles, got {committee}")
     if not isinstance(optimistic, bool):
-        raise TypeError(f"optimistic must be True or False, got {optimistic!r}")
+        raise ValueError(f"optimistic must be True or False, got {optimistic!r}")
     opinions = Opinions(float(average), int(committee), optimistic)
     agent = build(model, int(particles), learning, check_epsilon(epsilon), descent, opinions)
     return warm_up(agent, warmup)
