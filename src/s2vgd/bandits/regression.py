@@ -58,9 +58,10 @@ class Estimate(NamedTuple):
 
 def split(x: Array) -> Array:
     """Return float64 numbers (...) as pairs of float32 (..., 2). Call where x64 is enabled."""
-    high = x.astype(jnp.float32)
-    low = (x - high.astype(jnp.float64)).astype(jnp.float32)
-    return jnp.stack([high, low], axis=-1)
+    # Not x as float32 and back: a compiler that may keep more precision than it was asked for, as
+    # XLA's for GPUs does, takes that for x itself and leaves nothing for the lower half.
+    high = jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
+    return jnp.stack([high, x - high], axis=-1).astype(jnp.float32)
 
 
 def whole(pair: Array) -> Array:
