@@ -125,6 +125,8 @@ def test_equal_settings_give_the_same_agent_and_bad_ones_are_named():
         (lambda: stein_thompson(SHAPE, committee=0), "committee"),
         (lambda: stein_thompson(SHAPE, particles=20, committee=3), "committee must divide the 20"),
         (lambda: stein_thompson(SHAPE, optimistic="no"), "optimistic must be True or False"),
+        (lambda: stein_thompson(SHAPE, bound=-1.0), "bound"),
+        (lambda: stein_thompson(SHAPE, bound=1.0, learning=Learning(half_life=5.0)), "half_life"),
         (lambda: bootstrap_thompson(SHAPE, keep=0.0), "keep"),
         (lambda: vmg_thompson(SHAPE, draws=0), "draws"),
         (lambda: neural_linear(SHAPE, hidden=()), "hidden"),
@@ -273,6 +275,35 @@ def test_an_optimistic_opinion_is_never_below_the_mean_of_all():
         np.testing.assert_allclose(stated, np.bincount(best, minlength=3) / 6, rtol=1e-6)
         changed += np.any(best != scores.argmax(axis=1))
     assert changed, "no decision was changed by optimism, so nothing was tested"
+
+
+@pytest.mark.parametrize(("shape", "view"), [(SHAPE, "outputs"), (POOL, "inputs")])
+def test_a_bound_adds_the_width_of_a_linear_regression_to_every_opinion(shape, view):
+    head = make_head(shape, (5,), width=1)
+    assert head.view == view
+    plain, bounded = (stein_thompson(shape, bound=b, **SIX) for b in (0.0, 3.0))
+    start = jax.random.key(0)
+    state = updated(bounded, bounded.init(start), decisions(30, shape))
+    learned = updated(plain, plain.init(start), decisions(30, shape))
+    close(state.learner, learned.learner, rtol=1e-5, atol=1e-6)
+    # A regression for each action that is an output, and one for all that are inputs.
+    precision = [np.eye(5) for _ in range(3)]
+    for _, context, action, _ in decisions(30, shape):
+        row = np.append(1, head.row(context, action, 0.0).features)
+        for one in precision[action : action + 1] if view == "outputs" else precision:
+            one += np.outer(row, row)
+    model = make_model(shape, (5,), rewards.gaussian(), Structure())
+    expected = jax.vmap(model.expected, in_axes=(0, None))
+    changed = 0
+    for _, context, _, _ in decisions(20, shape, seed=1):
+        rows = [np.append(1, head.row(context, jnp.int32(a), 0.0).features) for a in range(3)]
+        width = [np.sqrt(x @ np.linalg.solve(p, x)) for x, p in zip(rows, precision, strict=True)]
+        scores = np.asarray(expected(state.learner.particles, context))
+        best = (scores + 3.0 * np.array(width)).argmax(axis=1)
+        stated = bounded.act(state, jax.random.key(0), context).propensities
+        np.testing.assert_allclose(stated, np.bincount(best, minlength=3) / 6, rtol=1e-6)
+        changed += np.any(best != scores.argmax(axis=1))
+    assert changed, "no decision was changed by the bound, so nothing was tested"
 
 
 def test_a_bootstrap_of_one_member_that_keeps_all_is_the_greedy_network():

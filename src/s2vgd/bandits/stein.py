@@ -18,12 +18,14 @@ from jax import Array
 
 from s2vgd import svgd
 from s2vgd.bandits import buffer as replay_buffer
+from s2vgd.bandits import coverage
 from s2vgd.bandits.agents import Agent, Choice, check_epsilon, choose, warm_up
 from s2vgd.bandits.buffer import Buffer
 from s2vgd.bandits.contexts import Context, ContextShape
 from s2vgd.bandits.heads import Head, Inputs, Row, View, make_head
 from s2vgd.bandits.learning import Learning
 from s2vgd.bandits.randomised import IgnoringAnchors, RandomisedBNN, hold
+from s2vgd.bandits.regression import Ridge
 from s2vgd.bandits.rewards import RewardModel, gaussian
 from s2vgd.bnn import BNN, Batch, Particle
 from s2vgd.kernels import Kernel, rbf
@@ -45,11 +47,14 @@ class State(NamedTuple):
         The decisions to learn from.
     average : pytree or None
         A running average of the particles, where decisions are left to it.
+    covered : Ridge or None
+        How much was seen of which contexts, where decisions look at that.
     """
 
     learner: svgd.State
     buffer: Buffer
     average: Any = None
+    covered: Ridge | None = None
 
 
 class Model(NamedTuple):
@@ -120,6 +125,7 @@ def stein_thompson(
     average: float = 0.0,
     committee: int = 1,
     optimistic: bool = False,
+    bound: float = 0.0,
 ) -> Agent:
     """Stein Thompson sampling, Algorithm 1.
 
@@ -169,6 +175,11 @@ def stein_thompson(
         Let no opinion expect less of an action than all opinions do on average (optimistic Bayesian
         sampling, May et al., 2012). Doubt then only ever speaks for an action, which suits choices
         whose reward is seen only if one dares: what was passed by wrongly is never corrected.
+    bound : float
+        With a positive number, in units of the reward, opinions expect ``bound * sqrt(xᵀ A⁻¹ x)``
+        more of an action with the features x, which is the width of LinUCB's confidence bound
+        (:mod:`s2vgd.bandits.coverage`). Particles come to agree about what they have hardly seen;
+        this does not, and goes to zero for what was seen often. There is no forgetting with it.
 
     Returns
     -------
@@ -192,7 +203,11 @@ def stein_thompson(
         raise ValueError(f"committee must divide the {particles} particles, got {committee}")
     if not isinstance(optimistic, bool):
         raise ValueError(f"optimistic must be True or False, got {optimistic!r}")
-    opinions = Opinions(float(average), int(committee), optimistic)
+    if bound:
+        check_positive("bound", bound)
+        if learning.half_life is not None:
+            raise ValueError("learning.half_life must be None: the bound does not forget")
+    opinions = Opinions(float(average), int(committee), optimistic, float(bound))
     agent = build(model, int(particles), learning, check_epsilon(epsilon), descent, opinions)
     return warm_up(agent, warmup)
 
@@ -246,6 +261,7 @@ class Opinions(NamedTuple):
     average: float = 0.0
     committee: int = 1
     optimistic: bool = False
+    bound: float = 0.0
 
     def of(self, scores: Array) -> Array:
         """Return the opinions, (M / committee, A), of particles that expect `scores`, (M, A)."""
@@ -279,12 +295,15 @@ def build(
         start = model.bnn.init_particles(particles_key, particles)
         learner = algorithm.init(start, None if descent.noise is None else noise_key)
         held = replay_buffer.empty(model.head.blank_row, learning.capacity)
-        return State(learner, held, start if opinions.average else None)
+        covered = coverage.empty(model.head) if opinions.bound else None
+        return State(learner, held, start if opinions.average else None, covered)
 
     def act(state: State, key: Array, context: Context) -> Choice:
         asked = state.average if opinions.average else state.learner.particles
-        scores = jax.vmap(model.expected, in_axes=(0, None))(asked, context)
-        return choose(key, opinions.of(scores), context.available, epsilon)
+        scores = opinions.of(jax.vmap(model.expected, in_axes=(0, None))(asked, context))
+        if state.covered is not None:
+            scores += opinions.bound * coverage.width(state.covered, model.head, context)
+        return choose(key, scores, context.available, epsilon)
 
     def step(carry: tuple[svgd.State, Any], rows: Row, n_total: Array, key: Array) -> Any:
         learner, average = carry
@@ -296,8 +315,12 @@ def build(
         return moved, average
 
     def update(state: State, key: Array, context: Context, action: Array, reward: Array) -> State:
-        held = replay_buffer.add(state.buffer, model.head.row(context, action, reward))
+        row = model.head.row(context, action, reward)
+        held = replay_buffer.add(state.buffer, row)
         learner, average = learning.learn(key, held, step, (state.learner, state.average))
-        return State(learner, held, average)
+        covered = state.covered
+        if covered is not None:
+            covered = coverage.add(covered, model.head, row)
+        return State(learner, held, average, covered)
 
     return Agent(init, act, update)

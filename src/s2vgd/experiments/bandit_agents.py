@@ -27,6 +27,8 @@ BUILDERS: dict[str, Callable[..., Agent]] = {
     "svgd_linear": bandits.stein_thompson,
     "s2vgd_optimistic": bandits.stein_thompson,
     "svgd_optimistic": bandits.stein_thompson,
+    "s2vgd_bounded": bandits.stein_thompson,
+    "svgd_bounded": bandits.stein_thompson,
     "s2vgd_paper": bandits.stein_thompson,
     "svgd_paper": bandits.stein_thompson,
     "vmg": bandits.vmg_thompson,

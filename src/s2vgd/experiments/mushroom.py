@@ -8,8 +8,8 @@ The number of a split is the seed of a simulation. All methods with the same see
 mushrooms and the same luck, and are compared in pairs. Settings were chosen on seeds below 1000.
 Two earlier choices for the Stein agents met seeds from 1000 and from 2000 on and were given up for
 the present one. What is reported is on seeds from 3000 on, that neither choice nor doubt has seen.
-The agents with a linear path came later, and after them the optimistic ones: both were chosen on
-seeds below 48, and met these seeds once.
+The agents with a linear path came later, after them the optimistic ones, and last those with a
+bound: all were chosen on seeds below 48, and met these seeds once.
 """
 
 from __future__ import annotations
@@ -81,6 +81,16 @@ def settings(std: float) -> dict[str, dict[str, Any]]:
         "prior": {"variance": 0.35, "scale_variance": 0.5},
         "optimistic": True,
     }
+    # The same, but doubt about what is hardly tasted is a confidence bound's, which particles that
+    # agree too soon cannot talk away; there are no fixed networks then. Of eleven settings on 48 seeds
+    # that whose worst has the least regret at 20,000.
+    bounded = {
+        **straight,
+        "linear": round(6 / 7 * std, 3),
+        "prior": {"variance": 0.35, "scale_variance": 0.5},
+        "bound": round(2.5 / 7 * std, 3),
+        "committee": 4,
+    }
     s2vgd: dict[str, Any] = {"particles": 20, "reflections": 1, "scales": "lognormal"}
     svgd: dict[str, Any] = {"particles": 20, "reflections": 0, "scales": None}
     return {
@@ -90,6 +100,8 @@ def settings(std: float) -> dict[str, dict[str, Any]]:
         "svgd_linear": {**in_pairs, **two, **svgd},
         "s2vgd_optimistic": {**daring, **two, **s2vgd},
         "svgd_optimistic": {**daring, **two, **svgd},
+        "s2vgd_bounded": {**bounded, **s2vgd},
+        "svgd_bounded": {**bounded, **svgd},
         "s2vgd_paper": {**paper, **fixed, **s2vgd},
         "svgd_paper": {**paper, **fixed, **svgd},
         "vmg": {**network, **fixed, "learning": {"batch_size": 64, "learning_rate": 0.01}},

@@ -47,6 +47,8 @@ LABELS = {
     "svgd_linear": "SVGD, linear path",
     "s2vgd_optimistic": "S²VGD, optimistic",
     "svgd_optimistic": "SVGD, optimistic",
+    "s2vgd_bounded": "S²VGD, bound",
+    "svgd_bounded": "SVGD, bound",
     "s2vgd_paper": "S²VGD, paper's settings",
     "svgd_paper": "SVGD, paper's settings",
     "epsilon_greedy_0": "greedy, learned noise",

@@ -28,7 +28,11 @@ from s2vgd.predictive import from_components
 
 START, EARLY, END = 1000, 10_000, 50_000
 OURS, PLAIN = "s2vgd", "svgd"
-LATER = {"s2vgd_linear": "svgd_linear", "s2vgd_optimistic": "svgd_optimistic"}
+LATER = {
+    "s2vgd_linear": "svgd_linear",
+    "s2vgd_optimistic": "svgd_optimistic",
+    "s2vgd_bounded": "svgd_bounded",
+}
 """Settings of S²VGD that came later, each with SVGD's that differ by the structure alone."""
 GREEDY = ("epsilon_greedy_0", "epsilon_greedy_1", "epsilon_greedy_3")
 GREEDY_PAPER = tuple(f"{method}_paper" for method in GREEDY)
