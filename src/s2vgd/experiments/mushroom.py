@@ -82,8 +82,8 @@ def settings(std: float) -> dict[str, dict[str, Any]]:
         "optimistic": True,
     }
     # The same, but doubt about what is hardly tasted is a confidence bound's, which particles that
-    # agree too soon cannot talk away; there are no fixed networks then. Of eleven settings on 48 seeds
-    # that whose worst has the least regret at 20,000.
+    # agree too soon cannot talk away; there are no fixed networks then. Of eleven settings on 48
+    # seeds that whose worst seed has the least regret at 20,000.
     bounded = {
         **straight,
         "linear": round(6 / 7 * std, 3),
