@@ -167,4 +167,6 @@ class BNN:
 # half as long again to compile, and this runs once.
 @_compiled.jit("once", static_argnums=(0, 2))
 def _init_particles(bnn: BNN, key: jax.Array, m: int) -> Particle:
-    return jax.lax.map(bnn.init, jax.random.split(key, m))
+    particles = jax.lax.map(bnn.init, jax.random.split(key, m))
+    # Strong types, which the first step would want and get by a program for each leaf.
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), particles)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from s2vgd import _compiled
 
@@ -95,6 +96,26 @@ def compiled_loop(
         return state, order, infos, jnp.array([jnp.isfinite(leaf).all() for leaf in leaves])
 
     return jax.jit(run_steps, donate_argnums=(0, 1), compiler_options=_compiled.effort("loop"))
+
+
+def lower(
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    state: Any,
+    data: Any,
+    key: jax.Array,
+    batch_size: int | None,
+) -> None:
+    """Trace the loop that :func:`s2vgd.training.train` will run, and leave only its compilation.
+
+    Tracing is Python, of which one thread at a time can run; compiling is not. Whatever another
+    thread has to compile is best begun in between.
+    """
+    n_rows = count_rows(data)
+    if batch_size is not None and batch_size >= n_rows:
+        batch_size = None
+    order = np.zeros(0 if batch_size is None else n_rows, np.int32)
+    run_steps: Any = compiled_loop(step, batch_size)
+    run_steps.lower(state, order, data, key, np.int32(0), np.int32(1), False)
 
 
 class Several(NamedTuple):

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from s2vgd import _compiled, files, likelihoods, networks, priors, structure
@@ -86,7 +85,7 @@ class Posterior:
         """Pool draws with leading axes (C, S) of chains and draws."""
         n_chains, n_draws = jax.tree.leaves(draws)[0].shape[:2]
         pooled = jax.tree.map(
-            lambda a: jnp.asarray(np.reshape(a, (n_chains * n_draws, *a.shape[2:]))), draws
+            lambda a: jax.device_put(np.reshape(a, (n_chains * n_draws, *a.shape[2:]))), draws
         )
         return cls(bnn, pooled, n_chains)
 
@@ -103,7 +102,7 @@ class Posterior:
         # Filled up to a power of two, so that few shapes are ever compiled.
         size = 1 << max(len(x) - 1, 0).bit_length()
         filled = np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])
-        components = _components(self.bnn, self.particles, jnp.asarray(filled))
+        components = _components(self.bnn, self.particles, jax.device_put(filled))
         return {name: np.asarray(value)[:, : len(x)] for name, value in components.items()}
 
     def predict(self, x: Any, **presentation: Any) -> Predictive:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -240,6 +241,7 @@ def compile_refinement(
     particles: Any,
     data: Any = None,
     *,
+    key: Array | None = None,
     method: str = "mclmc",
     warmup: int | None = None,
     draws: int | None = None,
@@ -249,17 +251,20 @@ def compile_refinement(
 ) -> None:
     """Compile what :func:`refine` will run when it is called with the same arguments.
 
-    Of the particles only the shapes matter. Meant for another thread, while this one still moves
-    the particles. Samplers whose lengths are part of the compiled program ("hmc", "nuts") are left
-    alone: they could not be compiled without being run.
+    Of the particles only the shapes matter, and it need not be the same key. Meant for another
+    thread, while this one still moves the particles. Samplers whose lengths are part of the
+    compiled program ("hmc", "nuts") are left alone: they could not be compiled without being run.
     """
     n_draws = length_of(method, warmup, draws, thin).draws
     layout = Layout.of(particles)
     start = layout.flatten(jax.tree.map(np.asarray, particles))
+    size = _group_size(len(start))
+    key = jax.random.key(0) if key is None else key
+    group_key, *_ = _group_keys(key, len(start), size)
     if method in ("mclmc", "sghmc"):
         getattr(samplers, method)(
-            *(log_density, layout, start[: _group_size(len(start))], data),
-            **{"key": jax.random.key(0), "warmup": 1, "draws": 1, "thin": 1},
+            *(log_density, layout, start[:size], data),
+            **{"key": group_key, "warmup": 1, "draws": 1, "thin": 1},
             tick=lambda step: None,
             **options,
         )
@@ -280,7 +285,7 @@ def _run_in_groups(
     done = dict.fromkeys(firsts, 0)
     lock, stop = threading.Lock(), threading.Event()
 
-    def run_group(first: int) -> samplers.Chains:
+    def run_group(first: int, group_key: Array) -> samplers.Chains:
         def tick(step: int) -> None:
             if stop.is_set():
                 raise InterruptedError("another group of chains has failed")
@@ -288,12 +293,12 @@ def _run_in_groups(
                 done[first] = step
                 show(sum(done.values()) // len(done), None)
 
-        group_key = jax.random.fold_in(key, first)
         return run(start=start[first : first + size], key=group_key, tick=tick)
 
     pool = ThreadPoolExecutor(min(len(firsts), n_cores()))
     try:
-        groups = list(pool.map(with_same_precision(run_group), firsts))
+        keys = _group_keys(key, len(start), size)
+        groups = list(pool.map(with_same_precision(run_group), firsts, keys))
     finally:
         stop.set()  # after a failure or Ctrl-C the others end at their next tick
         pool.shutdown(cancel_futures=True)
@@ -304,6 +309,13 @@ def _group_size(chains: int) -> int:
     if jax.default_backend() != "cpu":
         return chains
     return 2 if chains % 2 == 0 else 1
+
+
+@_compiled.jit("once", static_argnums=(1, 2))
+def _group_keys(key: Array, chains: int, size: int) -> tuple[Array, ...]:
+    """Return a key for each group, which the number of its first chain decides."""
+    firsts = jnp.arange(0, chains, size, jnp.uint32)
+    return tuple(jax.vmap(partial(jax.random.fold_in, key))(firsts))
 
 
 @_compiled.jit("once", static_argnums=(0, 1))

@@ -2,8 +2,7 @@
 
 The particles are any pytree whose leaves have a leading axis M; a step takes them for one (M, D)
 matrix, without writing it down where leaves are wide, and costs three products of an M x M or M x D
-matrix with an M x D one. The kernels are in
-:mod:`s2vgd.kernels`, the loop over batches in :mod:`s2vgd.training`.
+matrix with an M x D one. Kernels are in :mod:`s2vgd.kernels`, the loop in :mod:`s2vgd.training`.
 
 How well it does on exact Gaussian targets, as ``tests/test_svgd.py`` runs it (plain SVGD there is
 ``optax.adam`` with cosine decay from 0.1 over 500 steps, started at standard normal draws):
@@ -177,11 +176,12 @@ def build(
         if noise is not None and key is None:
             raise ValueError("key must be a jax.random.key when noise is injected, got None")
         particles = checked(particles)
-        return State(particles, first_opt_state(particles), jnp.zeros((), jnp.int32), key)
+        return State(particles, *first(particles), key)
 
     @_compiled.jit("once")
-    def first_opt_state(particles: Any) -> optax.OptState:
-        return optimizer.init(Pieces.of(particles, wide=wide).flatten(particles))
+    def first(particles: Any) -> tuple[optax.OptState, Array]:
+        opt_state = optimizer.init(Pieces.of(particles, wide=wide).flatten(particles))
+        return opt_state, jnp.zeros((), jnp.int32)
 
     @jax.jit
     def step(state: State, batch: Any = None) -> tuple[State, Info]:

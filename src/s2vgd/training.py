@@ -207,7 +207,7 @@ def train(
         raise TypeError("key must be a JAX key, as made by jax.random.key(seed).")
     if patience is not None and validation is None:
         raise ValueError("patience needs a validation function.")
-    data = jax.tree.map(jnp.asarray, data)
+    data = jax.device_put(data)
     n_rows = count_rows(data)
     batch_size = _check_batch_size(batch_size, n_rows)
     steps = _count_steps(steps, epochs, n_rows, batch_size)
@@ -245,7 +245,7 @@ def train(
     periods += [validate_every] if validation is not None else []
     periods += [checkpoint_every] if store is not None else []
     run_steps = compiled_loop(algorithm.step, batch_size)
-    order = _beside(run.state, jnp.zeros(0 if batch_size is None else n_rows, jnp.int32))
+    order = _beside(run.state, np.zeros(0 if batch_size is None else n_rows, np.int32))
     shuffled = stopped = False
     with progress_bar(progress, steps, description=description, done=run.step) as show:
         while run.step < steps and not stopped and not _is_exhausted(run, patience):
@@ -290,14 +290,15 @@ def _own(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.array(leaf, leaf.dtype), tree)
 
 
-def _beside(state: Any, array: jax.Array) -> jax.Array:
+def _beside(state: Any, array: np.ndarray) -> jax.Array:
     """Put an array on all devices of the state, where the first chunk will leave it too."""
     shardings = {leaf.sharding for leaf in jax.tree.leaves(state)}
     meshes = {s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding)}
     if len(meshes) != 1:
-        return array
-    place = jax.sharding.NamedSharding(meshes.pop(), jax.sharding.PartitionSpec())
-    return jax.device_put(np.asarray(array), place)
+        return jax.device_put(array)
+    return jax.device_put(
+        array, jax.sharding.NamedSharding(meshes.pop(), jax.sharding.PartitionSpec())
+    )
 
 
 def _named_columns(infos: Any) -> dict[str, np.ndarray]:
@@ -340,7 +341,7 @@ def _raise_if_diverged(
     if bad.size:
         found = f"became {log_density[bad[0]]}"
         raise _diverged(first + 1 + int(bad[0]), "log density", found, store)
-    if not np.all(finite):
+    if not np.asarray(finite).all():  # of an array of JAX it would be a program
         names = list(files.tree_to_arrays(particles, "particles"))
         culprits = [name for name, good in zip(names, np.asarray(finite), strict=True) if not good]
         found = f"became non-finite in {', '.join(culprits[:3])}"

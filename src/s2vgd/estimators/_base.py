@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
@@ -157,10 +156,14 @@ class S2VGDEstimator(BaseEstimator):
 
     def _batch(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> Batch:
         return Batch(
-            jnp.asarray(self._x_scaler(x), self.dtype),
+            self._array(self._x_scaler(x)),
             self._encode_targets(y),
-            None if weight is None else jnp.asarray(weight, self.dtype),
+            None if weight is None else self._array(weight),
         )
+
+    def _array(self, values: np.ndarray) -> jax.Array:
+        # Rounded by NumPy: JAX would compile a program for it, one for each shape.
+        return jax.device_put(values.astype(self.dtype))
 
     def _model(self, x: np.ndarray, y: np.ndarray) -> BNN:
         likelihood = self._likelihood()

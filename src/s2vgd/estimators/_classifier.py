@@ -6,7 +6,6 @@ import os
 from typing import Any, ClassVar, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -193,7 +192,7 @@ class S2VGDClassifier(ClassifierMixin, S2VGDEstimator):
         """Do nothing: labels have no scale."""
 
     def _encode_targets(self, y: np.ndarray) -> jax.Array:
-        return jnp.asarray(y, jnp.int32)
+        return jax.device_put(np.asarray(y, np.int32))
 
     def _presentation(self) -> dict[str, Any]:
         return {"classes": self.classes_}

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from s2vgd import _compiled, svgd, training
+from s2vgd import _compiled, loop, svgd, training
 from s2vgd._threads import in_background
 from s2vgd.bnn import BNN, Batch
 from s2vgd.estimators._noise import Rows, frozen
@@ -94,17 +94,20 @@ def fit(bnn: BNN, data: Batch, recipe: Recipe, seed: int, start: Any = None) -> 
         Particles to go on from, in place of fresh ones.
     """
     _compiled.keep()
-    init_key, train_key, refine_key = jax.random.split(jax.random.key(seed), 3)
+    init_key, train_key, refine_key = _keys(seed)
+    if start is None:
+        particles = bnn.init_particles(init_key, recipe.n_particles)
+    else:
+        particles = jax.tree.map(lambda leaf: jax.device_put(leaf[: recipe.n_particles]), start)
+    descent = _Descent(bnn, data, recipe, fresh=start is None)
+    state = descent.algorithm.init(particles)
     refinement = None
     if recipe.refine is not None:
         refinement = _Refinement(bnn, data, recipe)
         # Compiled on another core while SVGD is compiled and run on this one.
-        compilation = in_background(refinement.compile, _like_particles(bnn, recipe, start))
-    if start is None:
-        particles = bnn.init_particles(init_key, recipe.n_particles)
-    else:
-        particles = jax.tree.map(lambda leaf: jnp.asarray(leaf[: recipe.n_particles]), start)
-    particles, history = _run_svgd(bnn, data, recipe, particles, train_key, fresh=start is None)
+        descent.lower(state, train_key)
+        compilation = in_background(refinement.compile, particles, refine_key)
+    particles, history = descent.run(state, train_key)
     if refinement is not None:
         compilation.result()
         refined = refinement.run(particles, refine_key)
@@ -116,38 +119,60 @@ def fit(bnn: BNN, data: Batch, recipe: Recipe, seed: int, start: Any = None) -> 
     return Fit(Posterior(bnn, draws, n_particles), particles, history, None)
 
 
-def _run_svgd(
-    bnn: BNN, data: Batch, recipe: Recipe, particles: Any, key: jax.Array, fresh: bool
-) -> tuple[Any, dict[str, np.ndarray]]:
-    """Move the particles; return them and the history of the last stage."""
-    stages = _stages(bnn, recipe, fresh)
-    n_total = None if recipe.batch_size is None else _mass(data)
-    algorithm = _algorithm(bnn, n_total, stages)
-    state = algorithm.init(particles)
-    ends = []
-    for stage in stages:
-        # Each continuation is a run of its own, which the number of rows identifies.
-        folder = stage.name if fresh else f"{stage.name}-{len(data.x)}-rows"
-        directory = recipe.checkpoint_dir
-        result = training.train(
-            algorithm,
-            state,
-            Rows.of(data, stage.tied),
-            key=key,
-            steps=stage.steps,
-            batch_size=recipe.batch_size,
-            progress=recipe.progress,
-            description=recipe.purpose + stage.name,
-            checkpoint_dir=None if directory is None else Path(directory) / folder,
-            settings={"model": repr(bnn), "stages": stages},
-        )
-        state = result.state
-        ends.append(state.particles)
-        if recipe.tied == 1.0:
-            break
-    # Particles whose noise stays tied are done when the noise of the others begins to be learned.
-    free, tied = _split(ends[-1], recipe)[0], _split(ends[0], recipe)[1]
-    return _joined(free, tied), result.history
+@_compiled.jit("once")
+def _keys(seed: int) -> tuple[jax.Array, ...]:
+    return tuple(jax.random.split(jax.random.key(seed), 3))
+
+
+class _Descent(NamedTuple):
+    """The runs of SVGD, one after the other, from fresh particles or from those of another fit."""
+
+    bnn: BNN
+    data: Batch
+    recipe: Recipe
+    fresh: bool
+
+    @property
+    def stages(self) -> tuple[_Stage, ...]:
+        return _stages(self.bnn, self.recipe, self.fresh)
+
+    @property
+    def algorithm(self) -> svgd.Algorithm:
+        n_total = None if self.recipe.batch_size is None else _mass(self.data)
+        return _algorithm(self.bnn, n_total, self.stages)
+
+    def lower(self, state: svgd.State, key: jax.Array) -> None:
+        """Leave nothing but compilation to be done before :meth:`run` runs."""
+        rows = Rows.of(self.data, self.stages[0].tied)
+        loop.lower(self.algorithm.step, state, rows, key, self.recipe.batch_size)
+
+    def run(self, state: svgd.State, key: jax.Array) -> tuple[Any, dict[str, np.ndarray]]:
+        """Move the particles; return them and the history of the last stage."""
+        recipe, stages = self.recipe, self.stages
+        ends = []
+        for stage in stages:
+            # Each continuation is a run of its own, which the number of rows identifies.
+            folder = stage.name if self.fresh else f"{stage.name}-{len(self.data.x)}-rows"
+            directory = recipe.checkpoint_dir
+            result = training.train(
+                self.algorithm,
+                state,
+                Rows.of(self.data, stage.tied),
+                key=key,
+                steps=stage.steps,
+                batch_size=recipe.batch_size,
+                progress=recipe.progress,
+                description=recipe.purpose + stage.name,
+                checkpoint_dir=None if directory is None else Path(directory) / folder,
+                settings={"model": repr(self.bnn), "stages": stages},
+            )
+            state = result.state
+            ends.append(state.particles)
+            if recipe.tied == 1.0:
+                break
+        # Particles whose noise stays tied are done when the others begin to learn theirs.
+        free, tied = _split(ends[-1], recipe)[0], _split(ends[0], recipe)[1]
+        return _joined(free, tied), result.history
 
 
 def default_steps(refine: str | None, batch_size: int | None) -> int:
@@ -235,11 +260,13 @@ class _Refinement(NamedTuple):
         n_total = _mass(self.data) if self.recipe.refine == "sghmc" else None
         return _log_density(self.bnn, n_total)
 
-    def compile(self, particles: Any) -> None:
+    def compile(self, particles: Any, key: jax.Array) -> None:
         rows = Rows.of(self.data, None if self.recipe.tied is None else False)
         free, tied = _split(particles, self.recipe)
         compile_refinement(
-            self._log_density, tied if free is None else free, rows, **self._arguments
+            *(self._log_density, tied if free is None else free, rows),
+            key=key,
+            **self._arguments,
         )
 
     def run(self, particles: Any, key: jax.Array) -> Refined:
@@ -290,14 +317,6 @@ def _joined(*parts: Any) -> Any:
 
 def _mass(data: Batch) -> float:
     return float(len(data.x) if data.weight is None else data.weight.sum())
-
-
-def _like_particles(bnn: BNN, recipe: Recipe, start: Any) -> Any:
-    """Return zeros of the shapes that the particles will have."""
-    if start is None:
-        start = jax.eval_shape(lambda: bnn.init_particles(jax.random.key(0), recipe.n_particles))
-    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), start)
-    return jax.tree.map(lambda leaf: leaf[: recipe.n_particles], zeros)
 
 
 # Cached, because what is compiled is kept by the identity of these functions.

@@ -6,7 +6,6 @@ import os
 from typing import Any, ClassVar, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -316,7 +315,7 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         self._floor = max(HeteroscedasticGaussian.floor, rounding)
 
     def _encode_targets(self, y: np.ndarray) -> jax.Array:
-        return jnp.asarray(self._y_scaler(y), self.dtype)
+        return self._array(self._y_scaler(y))
 
     def _presentation(self) -> dict[str, Any]:
         return {

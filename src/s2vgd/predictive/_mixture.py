@@ -338,9 +338,12 @@ class MixturePredictive(Predictive):
             # A median, because one stray draw must not cost the others their digits.
             centre = np.partition(loc, self.n_draws // 2, axis=0)[self.n_draws // 2]
             unit = scale.mean(axis=0)
-            df = None if self._df is None else jnp.asarray(_take_rows(self._df, index), dtype)
-            scaled = jnp.asarray((loc - centre) / unit, dtype), jnp.asarray(scale / unit, dtype)
-            yield _Chunk(rows, index, centre, unit, (*scaled, df))
+            df = None if self._df is None else _take_rows(self._df, index)
+            parts = (loc - centre) / unit, scale / unit, df
+            with np.errstate(over="ignore"):
+                # Rounded by NumPy: JAX would compile a program for it, one for each shape.
+                rounded = jax.tree.map(lambda part: part.astype(dtype), parts)
+            yield _Chunk(rows, index, centre, unit, jax.device_put(rounded))
 
     def _cellwise(
         self, function: Callable[..., Array], y: ArrayLike

@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.mcmc.integrators import IntegratorState, mclachlan_coefficients
 from jax import Array
 
 from s2vgd import _compiled
 from s2vgd._precise import matmul
 from s2vgd.layout import Layout
 from s2vgd.samplers._chains import CHUNK, Chains, LogDensity, Tick, flat_density, spans
+
+# McLachlan's integrator of minimal norm (1995): the sizes of its kicks, and of the drifts between.
+_KICKS = (0.1931833275037836, 1 - 2 * 0.1931833275037836, 0.1931833275037836)
+_DRIFT = 0.5
 
 
 def mclmc(
@@ -73,7 +76,7 @@ def mclmc(
 
     # A step of size zero goes nowhere but fills in density and gradient. It costs no compilation.
     momentum = np.full(start.shape, dimension**-0.5, start.dtype)
-    blank = IntegratorState(
+    blank = _State(
         np.asarray(start), momentum, np.zeros_like(momentum[:, 0]), np.ones_like(momentum)
     )
     state, _, _ = advance(blank, _Tuner.fresh(chains, 0.0, start.dtype), warmup, warmup + 1, 1)
@@ -97,6 +100,15 @@ def mclmc(
         divergences=np.asarray(tuner.divergences),
         step_size=np.asarray(tuner.step_size),
     )
+
+
+class _State(NamedTuple):
+    """Where the chains are, and what the density is there; BlackJAX's ``IntegratorState``."""
+
+    position: Any
+    momentum: Any
+    logdensity: Any
+    logdensity_grad: Any
 
 
 class _Tuner(NamedTuple):
@@ -194,24 +206,23 @@ def _mclmc_advance(
 
 
 def _integrate(
-    density: Callable[[Array], Array], state: IntegratorState, step_size: Array
-) -> tuple[IntegratorState, Array]:
+    density: Callable[[Array], Array], state: _State, step_size: Array
+) -> tuple[_State, Array]:
     """Make McLachlan's step of size `step_size`; return where it leads and the kinetic change.
 
     BlackJAX's ``isokinetic_mclachlan``, its two gradients being rounds of a loop: half as much
     to compile.
     """
-    *kicks, last = np.array(mclachlan_coefficients[::2], step_size.dtype)
-    drift = mclachlan_coefficients[1]
+    *kicks, last = np.array(_KICKS, step_size.dtype)
 
     def half(k: Array, carry: Any) -> Any:
         state, change = carry
         momentum, more = _kick(
             state.momentum, state.logdensity_grad, step_size * jnp.asarray(kicks)[k]
         )
-        position = state.position + drift * step_size * momentum
+        position = state.position + _DRIFT * step_size * momentum
         value, gradient = jax.value_and_grad(density)(position)
-        return IntegratorState(position, momentum, value, gradient), change + more
+        return type(state)(position, momentum, value, gradient), change + more
 
     state, change = jax.lax.fori_loop(0, len(kicks), half, (state, jnp.zeros_like(step_size)))
     momentum, more = _kick(state.momentum, state.logdensity_grad, step_size * last)
