@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 T = TypeVar("T")
 
@@ -69,14 +70,22 @@ def effort(runs: str) -> dict[str, Any] | None:
     """Return the ``compiler_options`` of :func:`jit`; None where they are not up to us."""
     if jax.default_backend() != "cpu" or "optimization_level" in os.environ.get("XLA_FLAGS", ""):
         return None
-    known = {name: value for name, value in _EFFORTS[runs].items() if _is_known(name, value)}
-    return known or None
+    unknown = _unknown()
+    return {name: value for name, value in _EFFORTS[runs].items() if name not in unknown} or None
 
 
-def _is_known(option: str, value: Any) -> bool:
-    """Whether XLA has this option: they come and go with its versions."""
+@functools.cache
+def _unknown() -> frozenset[str]:
+    """Return the options that XLA does not have: they come and go with its versions."""
+    options = {name: value for effort in _EFFORTS.values() for name, value in effort.items()}
+    if _are_known(options):  # as a rule, and asking takes a compilation
+        return frozenset()
+    return frozenset(name for name, value in options.items() if not _are_known({name: value}))
+
+
+def _are_known(options: dict[str, Any]) -> bool:
     try:
-        jax.jit(lambda x: x + 1, compiler_options={option: value})(0)
+        jax.jit(lambda: np.int32(0), compiler_options=options)()
     except jax.errors.JaxRuntimeError:
         return False
     return True
