@@ -1,8 +1,8 @@
 """Events a second of ``s2vgd news convert``, on simulated files in the format of Yahoo! Today.
 
 The files are simulated first, and not timed. Each way of storing them is converted several times;
-the median is what counts. "shuffled" has the articles of every line in another order, so that
-nothing the parser remembers of whole pools helps: the worst case, which the real log is not.
+the median is what counts. "shuffled" has the articles of every line in another order, so that no
+line ends as the one before it: the worst case, which the real log is not.
 
     python benchmarks/news.py
 """
@@ -10,6 +10,7 @@ nothing the parser remembers of whole pools helps: the worst case, which the rea
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import platform
@@ -36,7 +37,8 @@ def main() -> None:
             "gzip": simulate(work / "gzip", args.events, 2, 0),
             "plain": simulate(work / "plain", args.events, 2, 0, compress=False),
         }
-        files["shuffled"] = shuffled(files["plain"], work)
+        files["shuffled"] = shuffled(files["plain"], work / "shuffled")
+        files["shuffled gzip"] = shuffled(files["plain"], work / "shuffled gzip", compress=True)
         rows = [measure(name, paths, work, args.repeats) for name, paths in files.items()]
     about = {
         "python": platform.python_version(),
@@ -69,18 +71,20 @@ def measure(name: str, paths: list[Path], work: Path, repeats: int) -> dict[str,
     }
 
 
-def shuffled(paths: list[Path], work: Path) -> list[Path]:
+def shuffled(paths: list[Path], directory: Path, *, compress: bool = False) -> list[Path]:
     """Write the files again with the articles of each line in a random order."""
     rng = np.random.default_rng(0)
-    (work / "shuffled").mkdir()
+    directory.mkdir()
     for path in paths:
-        with open(path) as lines, open(work / "shuffled" / path.name, "w") as out:
+        to = directory / path.name
+        # The level of the simulated files.
+        with open(path) as lines, gzip.open(to, "wt", 3) if compress else open(to, "w") as out:
             for line in lines:
                 head, user, *articles = line.rstrip("\n").split("|")
                 rng.shuffle(articles)
                 pool = " |".join(article.strip() for article in articles)
                 out.write(f"{head}|{user}|{pool}\n")
-    return sorted((work / "shuffled").iterdir())
+    return sorted(directory.iterdir())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from s2vgd.bandits.news import parquet, reading
+from s2vgd.bandits.news import lines, parquet, pools, reading
 from s2vgd.bandits.news.events import Events
 from s2vgd.bandits.news.lines import MAX_LINE_BYTES, Malformed, Parser
 from s2vgd.bandits.news.parquet import NewsFile, convert
@@ -40,6 +40,79 @@ def assert_same(first: Events, second: Events) -> None:
 
 def whole(chunks) -> Events:
     return Events.concatenate(list(chunks))
+
+
+def naive(lines: list[str]) -> tuple[list[tuple], list[tuple], dict[Malformed, int]]:
+    """Read lines with a usual head one by one; return events, articles and what was skipped."""
+    events, table, skipped = [], {}, dict.fromkeys(Malformed, 0)
+    for line in lines:
+        (time, displayed, click), user, *articles = (part.split() for part in line.split("|"))
+        if not any(articles) and len(articles) < 2:
+            skipped[Malformed.NO_ARTICLES] += 1
+            continue
+        rows = []
+        for name, *words in (words or [""] for words in articles):
+            is_usable = sorted(word[:2] for word in words) == [f"{i}:" for i in range(1, 7)]
+            key = (name, *(np.float32(word[2:]) for word in sorted(words)))
+            rows.append((name, table.setdefault(key, len(table)) if is_usable else None))
+        usable = [name for name, row in rows if row is not None]
+        if any(sum(name == other for other, _ in rows) > 1 for name in usable):
+            skipped[Malformed.REPEATED] += 1
+        elif displayed in usable:
+            features = [np.float32(word[2:]) for word in sorted(user[1:])]
+            pool = [row for _, row in rows if row is not None]
+            events.append((int(time), usable.index(displayed), click == "1", features, pool))
+        else:
+            is_there = displayed in [name for name, _ in rows]
+            skipped[Malformed.DISPLAYED if is_there else Malformed.NOT_IN_POOL] += 1
+    return events, list(table), {kind: n for kind, n in skipped.items() if n}
+
+
+def assert_is_naive(text: NewsText, lines: list[str]) -> None:
+    """Compare what files hold with the lines in them read one by one."""
+    events, (expected, table, skipped) = whole(text), naive(lines)
+    time, displayed, click, user, rows = zip(*expected, strict=True)
+    np.testing.assert_array_equal(events.timestamp, time)
+    np.testing.assert_array_equal(events.displayed, displayed)
+    np.testing.assert_array_equal(events.click, click)
+    np.testing.assert_array_equal(events.user, user)
+    np.testing.assert_array_equal(events.pool_sizes, [len(pool) for pool in rows])
+    np.testing.assert_array_equal(events.pool, np.concatenate(rows))
+    np.testing.assert_array_equal(text.articles.ids, [int(name) for name, *_ in table])
+    np.testing.assert_array_equal(text.articles.features, [values for _, *values in table])
+    assert text.tally.skipped == skipped
+    assert (text.tally.lines, text.tally.events) == (len(lines), len(expected))
+
+
+@pytest.fixture(scope="module")
+def shuffled(simulated):
+    """Return lines with their articles in random orders, half of them damaged in their pools."""
+    rng = np.random.default_rng(0)
+    text = b"".join(gzip.decompress(file.read_bytes()) for file in simulated[1]).decode()
+    found = []
+    for number, line in enumerate(text.splitlines()[::3]):
+        head, user, *articles = line.split("|")
+        rng.shuffle(articles)
+        match number % 14:
+            case 0:  # an article twice
+                articles.append(articles[0])
+            case 1:  # again without its features
+                articles.append(articles[3].split()[0] + " 2:0.5 ")
+            case 2:  # one without its features, perhaps that displayed
+                articles[0] = articles[0].replace(" 4:", " 3:")
+            case 3:  # the same one twice without its features
+                articles[:1] = [articles[0].replace(" 4:", " 3:")] * 2
+            case 4:  # some fewer, perhaps that displayed
+                del articles[8:]
+            case 5:
+                articles.insert(5, " " * int(rng.integers(3)))
+            case 6:
+                articles = [" "] * int(rng.integers(2))
+        line = "|".join([head, user, *articles])
+        found += [line] * int(rng.integers(1, 3))
+        if number % 14 == 7:  # goes on where the line before it ends
+            found.append(line + " |7 " + FIRST.split(" ", 1)[1])
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +166,48 @@ def test_the_quick_and_the_slow_way_to_read_a_line_agree(simulated):
     assert len(twice) > len(text)
     assert_same(quick.parse(text), slow.parse(twice))
     np.testing.assert_array_equal(quick.articles.features, slow.articles.features)
+
+
+def test_articles_in_any_order_are_read_as_they_are_line_by_line(shuffled, tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    path.write_text("\n".join(shuffled))
+    kinds = {Malformed.NO_ARTICLES, Malformed.REPEATED, Malformed.NOT_IN_POOL, Malformed.DISPLAYED}
+    for block in (3_000, 2**20):
+        monkeypatch.setattr(reading, "_BLOCK_BYTES", block)
+        text = NewsText([path])
+        assert_is_naive(text, shuffled)
+        assert set(text.tally.skipped) == kinds
+        assert text.tally.reduced > 50
+
+
+@pytest.mark.parametrize(
+    ("pool", "kind"), [(FIRST, Malformed.NOT_IN_POOL), ("|", Malformed.NO_ARTICLES)]
+)
+def test_an_article_in_the_pool_of_the_next_line_alone_is_not_found(pool, kind):
+    good = f"1241160900 109513 1 {USER} {SECOND}"
+    events, parser = parse(good.replace(SECOND, pool), good)
+    assert (len(events), parser.tally.skipped) == (1, {kind: 1})
+
+
+def test_what_is_remembered_of_articles_is_bounded(shuffled, tmp_path, monkeypatch):
+    monkeypatch.setattr(pools, "_KNOWN_BYTES", 3_000)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 3_000)
+    path = tmp_path / "log"
+    path.write_text("\n".join(shuffled))
+    text = NewsText([path])
+    assert_is_naive(text, shuffled)
+    known = text._parser._pools._known
+    assert 0 < sum(map(len, known)) < 3_500
+
+
+def test_quotes_are_in_the_order_of_the_lines():
+    """Malformed articles are found before malformed lines, for all lines of a block."""
+    _, parser = parse("hello", f"{LINE} {BROKEN}", "", LINE.replace("109513 1 ", "7 1 ") + " |x")
+    kinds = [Malformed.HEAD, Malformed.ARTICLE, Malformed.BLANK]
+    kinds += [Malformed.ARTICLE, Malformed.NOT_IN_POOL]
+    places = [1, 2, 3, 4, 4]
+    expected = [f"line:{place}: {kind}" for place, kind in zip(places, kinds, strict=True)]
+    assert [quote.rsplit(": ", 1)[0] for quote in parser.tally.quotes] == expected
 
 
 def test_ids_and_times_of_other_widths_are_read():
@@ -394,7 +509,7 @@ def test_simulated_files_hold_exactly_the_events_of_the_model(simulated):
 
 def test_simulated_files_are_read_the_quick_way(simulated, monkeypatch):
     _, files = simulated
-    monkeypatch.setattr(Parser, "_unusual", None)
+    monkeypatch.setattr(lines, "_unusual", None)
     assert len(whole(NewsText(files))) == 3_000
 
 

@@ -10,30 +10,27 @@ and the pool of articles with six features each. What comes out are the columns 
 
 A pool changes a few times an hour, so nearly every line ends in the same 1.5 kB as the one before
 it. The parser is quick because it compares those bytes and reads them only when they are new, and
-because it reads what comes before them for all lines of a block at once.
+because it reads the new ones (:mod:`s2vgd.bandits.news.pools`), and what comes before them, for all
+lines of a block at once.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from s2vgd.bandits.news.events import N_FEATURES, ArticleTable, Events
+from s2vgd.bandits.news.pools import INTEGER, Found, PoolReader, features
 
 MAX_LINE_BYTES = 65_536
 
-_CACHED_POOLS = 1_024
 _QUOTES_A_KIND = 2
 _QUOTED_BYTES = 120
-
-# Of at most 15 digits and without positive exponents, so that every match is finite in float32.
-_FEATURE = re.compile(rb"([1-6]):(-?[0-9]{1,15}(?:\.[0-9]*)?(?:[eE]-[0-9]{1,2})?)")
-_INTEGER = re.compile(rb"[0-9]{1,15}")
 
 # How lines begin, to the pool, with # for a digit. Whatever begins otherwise is parsed slowly.
 _USUAL_HEAD = (
@@ -90,13 +87,6 @@ class Tally:
             self.quotes.append(f"{where}: {kind}: {shown!r}{more}")
 
 
-class _Pool(NamedTuple):
-    rows: np.ndarray
-    position: dict[int, int]
-    malformed: frozenset[int]
-    problem: Malformed | None
-
-
 class _Heads(NamedTuple):
     """What the lines of a block say before their pools; rows that are not usual hold zeros."""
 
@@ -116,10 +106,13 @@ class Parser:
     """
 
     def __init__(self) -> None:
-        self.articles = ArticleTable()
         self.tally = Tally()
-        self._pools: dict[bytes, _Pool] = {}
-        self._articles_of_text: dict[bytes, tuple[int, int]] = {}
+        self._pools = PoolReader()
+
+    @property
+    def articles(self) -> ArticleTable:
+        """The articles of the lines that were parsed so far."""
+        return self._pools.articles
 
     def parse(self, block: bytes, source: str = "line", first_line: int = 1) -> Events:
         """Parse whole lines, which end in LF or CRLF; the last may lack its end.
@@ -142,115 +135,93 @@ class Parser:
         starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
         heads = _usual_heads(buffer, starts, ends)
 
-        positions: list[int] = []
-        pools: list[np.ndarray] = []
-        n_reduced = 0
-        rest, pool = b"", None  # of the last usual line
-        bounds = zip(
-            starts.tolist(),
-            ends.tolist(),
-            heads.is_usual.tolist(),
-            heads.displayed.tolist(),
-            strict=True,
-        )
-        for i, (start, end, is_usual, displayed) in enumerate(bounds):
-            here, problem = pool, None
-            if not is_usual:
-                where = f"{source}:{first_line + i}"
-                problem, displayed, here = self._unusual(block[start:end], where, heads, i)
-            elif here is None or not block.startswith(rest, start + len(_USUAL_HEAD)):
-                rest = block[start + len(_USUAL_HEAD) : end + 1]
-                here = pool = self._pool(rest[:-1], f"{source}:{first_line + i}")
-            position = -1 if here is None else here.position.get(displayed, -1)
-            positions.append(position)
-            if here is not None and position >= 0:
-                pools.append(here.rows)
-                n_reduced += bool(here.malformed)
-            else:
-                problem = problem or _why_not(here, displayed)
-                self.tally.skipped[problem] += 1
-                self.tally.quote(problem, f"{source}:{first_line + i}", block[start:end])
-        self.tally.lines += len(positions)
-        self.tally.events += len(pools)
-        self.tally.reduced += n_reduced
+        runs = _runs(block, starts, ends, heads)
+        texts = {i: text for i, text in runs.items() if not isinstance(text, Malformed)}
+        pools, broken = self._pools.read(list(texts.values()))
+        run = np.repeat(np.arange(len(runs)), np.diff([*runs, len(ends)]))  # of each line
+        is_pool = np.array([i in texts for i in runs], bool)
+        found = pools.find(np.where(is_pool, np.cumsum(is_pool) - 1, -1)[run], heads.displayed)
+        kept = found.position >= 0
 
-        kept = np.array(positions, np.int32) >= 0
+        said, new_at = list(runs.values()), list(texts)
+        quotes = [(new_at[pool], Malformed.ARTICLE, text) for pool, text in broken]
+        for i in np.flatnonzero(~kept).tolist():
+            problem = said[run[i]]
+            if not isinstance(problem, Malformed):
+                problem = _why_not(found, i)
+            self.tally.skipped[problem] += 1
+            quotes.append((i, problem, block[starts[i] : ends[i]]))
+        for i, problem, text in sorted(quotes, key=lambda quote: quote[0]):
+            self.tally.quote(problem, f"{source}:{first_line + i}", text)
+        self.tally.lines += len(kept)
+        self.tally.events += int(kept.sum())
+        self.tally.reduced += found.n_reduced
         return Events(
             timestamp=heads.timestamp[kept],
-            displayed=np.array(positions, np.int32)[kept],
+            displayed=found.position[kept],
             click=heads.click[kept],
             user=heads.user[kept],
-            offsets=np.concatenate([[0], np.cumsum([len(rows) for rows in pools], dtype=np.int64)]),
-            pool=np.concatenate([np.zeros(0, np.int32), *pools]),
+            offsets=found.offsets,
+            pool=found.pool,
         )
 
-    def _unusual(
-        self, line: bytes, where: str, heads: _Heads, i: int
-    ) -> tuple[Malformed | None, int, _Pool | None]:
-        """Parse a line with other widths, spaces or order of features into row i, or say why not.
 
-        Returns the problem, the displayed article, and the pool, the last two where there are.
-        """
-        if len(line) > MAX_LINE_BYTES:
-            return Malformed.TOO_LONG, 0, None
-        if not line.strip():
-            return Malformed.BLANK, 0, None
-        head, *blocks = line.split(b"|")
-        words = head.split()
-        are_numbers = len(words) == 3 and all(map(_INTEGER.fullmatch, words))
-        if not are_numbers or words[2] not in (b"0", b"1"):
-            return Malformed.HEAD, 0, None
-        name, *features = (blocks[0].split() if blocks else None) or [b""]
-        user = _features(features)
-        if name != b"user" or user is None:
-            return Malformed.USER, 0, None
-        heads.timestamp[i] = int(words[0])
-        heads.click[i] = words[2] == b"1"
-        heads.user[i] = user
-        return None, int(words[1]), self._pool(b"|".join(blocks[1:]), where)
+def _runs(
+    block: bytes, starts: np.ndarray, ends: np.ndarray, heads: _Heads
+) -> dict[int, bytes | Malformed]:
+    """Return the text of the pool, or why there is none, of each run of lines that have the same.
 
-    def _pool(self, text: bytes, where: str) -> _Pool:
-        pool = self._pools.get(text)
-        if pool is None:
-            # Emptied rather than trimmed: it takes the real log days to fill this.
-            if len(self._pools) >= _CACHED_POOLS:
-                self._pools.clear()
-                self._articles_of_text.clear()
-            pool = self._pools[text] = self._new_pool(text, where)
-        return pool
-
-    def _new_pool(self, text: bytes, where: str) -> _Pool:
-        if not text.strip():
-            return _Pool(np.zeros(0, np.int32), {}, frozenset(), Malformed.NO_ARTICLES)
-        known = self._articles_of_text
-        articles = [known.get(each) or self._article(each, where) for each in text.split(b"|")]
-        usable = [article for article, row in articles if row >= 0]
-        position = dict(zip(usable, range(len(usable)), strict=True))
-        malformed = frozenset(article for article, row in articles if row < 0)
-        if len(position) < len(usable) or not malformed.isdisjoint(position):
-            return _Pool(np.zeros(0, np.int32), {}, frozenset(), Malformed.REPEATED)
-        rows = np.array([row for _, row in articles if row >= 0], np.int32)
-        return _Pool(rows, position, malformed, None)
-
-    def _article(self, text: bytes, where: str) -> tuple[int, int]:
-        """Return the identifier and the row of an article, -1 for what it does not have."""
-        name, *words = text.split() or [b""]
-        features = _features(words)
-        article = int(name) if _INTEGER.fullmatch(name) else -1
-        if article < 0 or features is None:
-            self.tally.quote(Malformed.ARTICLE, where, text)
-            row = -1
+    Keys are the first lines of the runs. Heads that are not usual are parsed.
+    """
+    runs: dict[int, bytes | Malformed] = {}
+    width, rest = len(_USUAL_HEAD), b""
+    bounds = zip(starts.tolist(), ends.tolist(), heads.is_usual.tolist(), strict=True)
+    for i, (start, end, is_usual) in enumerate(bounds):
+        if is_usual and rest and block.startswith(rest, start + width):
+            continue
+        if is_usual:
+            # With the line's end, lest a line that goes on where this one ends seem to be the same.
+            rest = block[start + width : end + 1]
+            runs[i] = Malformed.NO_ARTICLES if rest.isspace() else rest[:-1]
         else:
-            row = self.articles.row(article, features)
-        self._articles_of_text[text] = article, row
-        return article, row
+            rest = b""
+            runs[i] = _unusual(block[start:end], heads, i)
+    return runs
+
+
+def _unusual(line: bytes, heads: _Heads, i: int) -> bytes | Malformed:
+    """Parse a line with other widths, spaces or order of features into row i, or say why not.
+
+    Returns the text of its pool.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        return Malformed.TOO_LONG
+    if not line.strip():
+        return Malformed.BLANK
+    head, *blocks = line.split(b"|")
+    words = head.split()
+    are_numbers = len(words) == 3 and all(map(INTEGER.fullmatch, words))
+    if not are_numbers or words[2] not in (b"0", b"1"):
+        return Malformed.HEAD
+    name, *values = (blocks[0].split() if blocks else None) or [b""]
+    user = features(values)
+    if name != b"user" or user is None:
+        return Malformed.USER
+    pool = b"|".join(blocks[1:])
+    if not pool.strip():
+        return Malformed.NO_ARTICLES
+    heads.timestamp[i], heads.displayed[i] = int(words[0]), int(words[1])
+    heads.click[i] = words[2] == b"1"
+    heads.user[i] = user
+    return pool
 
 
 def _usual_heads(buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> _Heads:
     """Parse the beginning of all usual lines of a block at once."""
     is_usual = (ends - starts > len(_TEMPLATE)) & (ends - starts <= MAX_LINE_BYTES)
-    places = np.where(is_usual, starts, 0)[:, None] + np.arange(len(_TEMPLATE))
-    heads = buffer[np.minimum(places, len(buffer) - 1)]
+    heads = np.zeros((len(starts), len(_TEMPLATE)), np.uint8)
+    if is_usual.any():
+        heads[is_usual] = sliding_window_view(buffer, len(_TEMPLATE))[starts[is_usual]]
     digits = heads[:, _IS_DIGIT] - np.uint8(ord("0"))
     is_usual &= np.all(heads[:, ~_IS_DIGIT] == _TEMPLATE[~_IS_DIGIT], axis=1)
     is_usual &= np.all(digits <= 9, axis=1)
@@ -276,17 +247,8 @@ def _numbers(digits: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def _features(words: list[bytes]) -> list[float] | None:
-    """Return features 1 to 6, which must be there once each in any order, or None."""
-    found = [_FEATURE.fullmatch(word) for word in words]
-    values = {int(match[1]): float(match[2]) for match in found if match}
-    if len(words) != N_FEATURES or len(values) != N_FEATURES:
-        return None
-    return [values[feature] for feature in range(1, N_FEATURES + 1)]
-
-
-def _why_not(pool: _Pool | None, displayed: int) -> Malformed:
-    if pool is not None and pool.problem is not None:
-        return pool.problem
-    is_known = pool is not None and displayed in pool.malformed
-    return Malformed.DISPLAYED if is_known else Malformed.NOT_IN_POOL
+def _why_not(found: Found, i: int) -> Malformed:
+    """Return why line i displays no usable article of its pool."""
+    if found.is_repeated[i]:
+        return Malformed.REPEATED
+    return Malformed.DISPLAYED if found.is_there[i] else Malformed.NOT_IN_POOL

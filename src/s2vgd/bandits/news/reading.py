@@ -18,7 +18,7 @@ from s2vgd.bandits.news.events import CHUNK_EVENTS, ArticleTable, Events
 from s2vgd.bandits.news.lines import MAX_LINE_BYTES, Parser, Tally
 from s2vgd.errors import DataError
 
-_BLOCK_BYTES = 2**20
+_BLOCK_BYTES = 2**21
 
 _T = TypeVar("_T")
 
