@@ -21,7 +21,7 @@ import numpy as np
 from jax import Array
 
 from s2vgd import _compiled, diagnostics, samplers
-from s2vgd._threads import n_cores, with_same_precision
+from s2vgd._threads import in_background, n_cores, with_same_precision
 from s2vgd.errors import DivergedError
 from s2vgd.layout import Layout
 from s2vgd.progress import progress_bar
@@ -268,8 +268,8 @@ def compile_refinement(
             tick=lambda step: None,
             **options,
         )
-    if predict is not None and n_draws >= 4:
-        _follow(predict, layout, np.repeat(start[:, None], n_draws, 1), data)
+    if predict is not None and n_draws >= 4:  # not needed before the chains are done
+        in_background(_follow, predict, layout, np.repeat(start[:, None], n_draws, 1), data)
 
 
 def _run_in_groups(
