@@ -94,7 +94,7 @@ def prepare(args: argparse.Namespace, directory: Path, contexts: np.ndarray):
     others = np.zeros((args.arms, 0), np.float32), np.ones(args.arms, bool)
 
     def alone(context: np.ndarray) -> None:
-        memory._learner.choose(memory._held, 0, (context, *others))
+        memory._learner.choose(memory._pupil.held, 0, (context, *others))
 
     def while_learning() -> list[float]:
         done = threading.Event()

@@ -17,7 +17,8 @@ import optax
 import pytest
 
 from s2vgd.bandits import Agent, Choice, ContextShape, Learning, bernoulli, make_context, uniform
-from s2vgd.bandits.learner import CHUNK
+from s2vgd.bandits.agents import choose
+from s2vgd.bandits.learner import CHUNK, SPARE_EVERY
 from s2vgd.bandits.linear import lin_ts
 from s2vgd.bandits.live import Decision, Live, SteinThompson, uniform_until
 from s2vgd.bandits.log import DecisionLog
@@ -345,6 +346,77 @@ def test_learning_that_diverges_leaves_the_agent_as_it_was():
         live.update()
     assert (live.version, live.pending) == (1, 1)
     assert live.decide(FEATURES[1]).action == 0
+
+
+def test_learning_that_diverges_costs_nothing_that_was_learned(tmp_path):
+    """The state learns in place: what a failure overwrites is made again, from copy and log."""
+    agent = stein_thompson(SHAPE, **SMALL, average=4.0)
+
+    def update(state, key, context, action, reward):
+        new = agent.update(state, key, context, action, reward)
+        average = jax.tree.map(lambda leaf: jnp.where(reward < -1e6, jnp.nan, leaf), new.average)
+        return new._replace(average=average)
+
+    fragile = Agent(agent.init, agent.act, update)
+    live, twin = (Live(fragile, SHAPE, seed=2, log=tmp_path / name) for name in "ab")
+    for one in (live, twin):
+        made = use(one, SPARE_EVERY + 30)
+        one.update()
+    live.reward(live.decide(FEATURES[0]).id, -1e9)
+    for _ in range(2):
+        with pytest.raises(DivergedError):
+            live.update()
+        jax.tree.map(np.testing.assert_array_equal, live.state, twin.state)
+    twin.decide(FEATURES[0])
+    same_decisions([live.decide(FEATURES[1])], [twin.decide(FEATURES[1])])
+    assert live.pending == 1 and live.replay() == len(made) + 2
+
+
+def test_an_update_that_cannot_be_logged_is_made_again(monkeypatch):
+    live, twin = make(), make()
+    made = use(live, 10), use(twin, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(live.log, "update", lambda *_: 1 / 0)
+        live.reward(made[0][9].id, worth(made[0][9], FEATURES[9]))
+        with pytest.raises(ZeroDivisionError):
+            live.update()
+    twin.reward(made[1][9].id, worth(made[1][9], FEATURES[9]))
+    assert live.update() == twin.update() == 1
+    same_state(live, twin)
+    same_decisions(use(live, 30, made[0]), use(twin, 30, made[1]))
+    assert live.replay() == 30
+
+
+def test_a_state_that_was_handed_out_stays_as_it_was():
+    live = make()
+    made = use(live, 5)
+    before = live.state
+    kept = jax.tree.map(np.array, before)
+    use(live, 30, made)
+    jax.tree.map(np.testing.assert_array_equal, before, kept)
+
+
+def test_what_the_state_alone_decides_is_computed_once_for_all_its_decisions():
+    calls = []
+
+    def noted(x):
+        calls.append(1)
+        return np.float32(x + 1)
+
+    def act(state, key, context):
+        weight = jax.pure_callback(noted, jax.ShapeDtypeStruct((), jnp.float32), state)
+        scores = jnp.outer(jnp.broadcast_to(weight, (4,)), context.shared[:1] * jnp.arange(3.0))
+        return choose(key, scores, context.available)
+
+    live = Live(Agent(lambda key: jnp.ones(()), act, lambda state, *_: state + 1), SHAPE)
+    for learned in range(1, 4):
+        for x in FEATURES[:5]:
+            made = live.decide(x)
+            assert made.propensities[2 if x[0] > 0 else 0] == 1
+        assert len(calls) == learned
+        assert [leaf.shape for leaf in live._pupil.held.shown] == [()]
+        live.reward(made.id, 0.0)
+        live.update()
 
 
 def test_decisions_without_probabilities_are_not_made():

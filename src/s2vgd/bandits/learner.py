@@ -1,44 +1,51 @@
-"""An agent compiled for use with a log: it chooses, learns what the log holds, and does it again.
+"""An agent for use with a log: it chooses, learns what the log holds, and does it all again.
 
 The state of an agent is a function of its seed and of the log: the key of decision n and that of
-the n-th reward learned are folded from the seed. Threads, files and names of arms are in
-:mod:`s2vgd.bandits.live`.
+the n-th reward learned are folded from the seed. What is compiled is in
+:mod:`s2vgd.bandits.programs`; threads, files and names of arms are in :mod:`s2vgd.bandits.live`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from s2vgd.bandits.agents import Agent
 from s2vgd.bandits.arms import Arms
-from s2vgd.bandits.buffer import Buffer
-from s2vgd.bandits.contexts import Context, ContextShape
+from s2vgd.bandits.contexts import ContextShape
 from s2vgd.bandits.log import DecisionLog
 from s2vgd.bandits.log_events import ArmChanged, Decided, Outcome, Updated
+from s2vgd.bandits.programs import (
+    CHUNK,
+    Answer,
+    Arrays,
+    copied,
+    keys_of,
+    n_words,
+    programs,
+    root_of,
+    to_words,
+)
 from s2vgd.errors import DataError, DivergedError
 from s2vgd.priors import check_count
 
-CHUNK = 32
-"""The most rewards that one call of the compiled program learns."""
-
-Arrays = Sequence[np.ndarray]
-"""A context as arrays: shared features (F,), features of the actions (A, G), availability (A,)."""
+SPARE_EVERY = 64
+"""Rewards between two copies of a state that learns in place, see :class:`Pupil`."""
 
 
 class Held(NamedTuple):
-    """A state of the agent and how it came about; immutable.
+    """A state of the agent and how it came about.
 
     Attributes
     ----------
     state : pytree
-        Of the agent.
+        Of the agent. Learning overwrites it, and leaves the arrays here deleted.
+    shown : list of Array
+        What decisions look at, made of the state; stays as it is.
     version : int
         How many updates made it.
     learned : int
@@ -48,18 +55,10 @@ class Held(NamedTuple):
     """
 
     state: Any
+    shown: list[Array]
     version: int
     learned: int
     up_to: int
-
-
-class Choice(NamedTuple):
-    """A :class:`~s2vgd.bandits.agents.Choice` in plain numbers."""
-
-    action: int
-    propensity: float
-    propensities: np.ndarray
-    particle: int
 
 
 class Learner:
@@ -80,23 +79,30 @@ class Learner:
         if seed >= 2**32:
             raise ValueError(f"seed must be below 2**32, got {seed}")
         self._shape = shape
-        self._programs = _programs(agent)
-        # The implementation is named, because the default is a setting that can be changed.
-        root = jax.random.key(seed, impl="threefry2x32")
-        start, act, learn = (jax.random.fold_in(root, i) for i in range(3))
-        self._act_key, self._learn_key = jax.random.key_data(act), jax.random.key_data(learn)
-        self.blank = Held(self._programs.init(start), 0, 0, 0)
+        self._programs = programs(agent, shape)
+        self._start = root_of(seed, 0)
+        self._act_key, self._learn_key = keys_of(seed, 1), keys_of(seed, 2)
+
+    def blank(self) -> Held:
+        """Return the state of an agent that has learned nothing."""
+        return self.hold(self._programs.init(self._start), 0, 0, 0)
+
+    def hold(self, state: Any, version: int, learned: int, up_to: int) -> Held:
+        """Return a state with what it shows; its own memory is taken for that."""
+        state, shown, _ = self._learn_chunk(state, 0, [])
+        return Held(state, shown, version, learned, up_to)
 
     @property
     def signature(self) -> dict[str, str]:
         """The types of the arrays of the state, by their names."""
-        leaves = jax.tree_util.tree_leaves_with_path(self.blank.state)
+        state = jax.eval_shape(self._programs.init, self._start)
+        leaves = jax.tree_util.tree_leaves_with_path(state)
         return {
             jax.tree_util.keystr(path, simple=True, separator="/"): f"{x.dtype}{list(x.shape)}"
             for path, x in leaves
         }
 
-    def choose(self, held: Held, number: int, context: Arrays) -> Choice:
+    def choose(self, held: Held, number: int, context: Arrays) -> Answer:
         """Make decision `number`.
 
         Raises
@@ -104,17 +110,15 @@ class Learner:
         DivergedError
             If the probabilities of the actions are not numbers.
         """
-        packed = np.asarray(
-            self._programs.act(held.state, self._act_key, np.uint32(number), *context)
-        )
-        numbers = packed[2:].view(np.float32)
-        if not np.isfinite(numbers).all():
+        words = to_words(self._act_key(number), context)
+        answer = Answer.of(np.asarray(self._programs.act(held.shown, words)))
+        if not np.isfinite(answer.propensities).all():
             raise DivergedError(
                 f"version {held.version} of the agent gives no probabilities to the actions",
                 step=held.learned,
                 quantity="propensities",
             )
-        return Choice(int(packed[0]), float(numbers[0]), numbers[1:], int(packed[1]))
+        return answer
 
     def learn(self, log: DecisionLog, held: Held, until: int, most: int | None = None) -> Held:
         """Learn the rewards that come after those already learned, in their order.
@@ -124,7 +128,7 @@ class Learner:
         log : DecisionLog
             Has them.
         held : Held
-            The state before.
+            The state before, which is overwritten.
         until : int
             The last event to look at.
         most : int, optional
@@ -135,12 +139,15 @@ class Learner:
         DivergedError
             If that leads to NaN.
         """
-        state, learned, up_to = held.state, held.learned, held.up_to
+        state, shown, _, learned, up_to = held
         end = log.n_rewards if most is None else held.learned + most
         is_lost = False
-        while outcomes := log.outcomes(up_to, until, min(CHUNK, end - learned)):
-            state, has_nan = self._learn_chunk(state, learned, outcomes)
-            is_lost |= bool(has_nan)
+        while learned < end:
+            outcomes = log.outcomes(up_to, until, min(CHUNK, end - learned))
+            if not outcomes:
+                break
+            state, shown, has_nan = self._learn_chunk(state, learned, outcomes)
+            is_lost |= has_nan
             learned, up_to = learned + len(outcomes), outcomes[-1].seq
         if is_lost:
             raise DivergedError(
@@ -149,7 +156,7 @@ class Learner:
                 step=learned,
                 quantity="state",
             )
-        return Held(state, held.version + 1, learned, up_to)
+        return Held(state, shown, held.version + 1, learned, up_to)
 
     def catch_up(self, log: DecisionLog, held: Held) -> Held:
         """Learn again what the log says was learned after a state."""
@@ -157,16 +164,15 @@ class Learner:
             held = self.learn(log, held, update.up_to)
         return held
 
-    def compile(self, held: Held) -> None:
+    def compile(self) -> None:
         """Compile everything, and change nothing."""
         n_actions, n_shared, n_own = self._shape
         blank = np.zeros(n_shared, np.float32), np.zeros((n_actions, n_own), np.float32)
-        self.choose(held, 0, (*blank, np.ones(n_actions, bool)))
-        self._learn_chunk(held.state, 0, [])
+        self.choose(self.blank(), 0, (*blank, np.ones(n_actions, bool)))
 
     def replay(self, log: DecisionLog, arms: Arms | None) -> int:
         """Make all decisions of a log again and compare them; see :meth:`.live.Live.replay`."""
-        held, verified = self.blank, 0
+        held, verified = self.blank(), 0
         for event in log.events():
             if isinstance(event, Updated):
                 held = self.learn(log, held, event.up_to)
@@ -184,92 +190,60 @@ class Learner:
 
     def _learn_chunk(
         self, state: Any, learned: int, outcomes: Sequence[Outcome]
-    ) -> tuple[Any, Array]:
-        """Return the state after these rewards, and whether there is a NaN in it."""
-        n_actions, n_shared, n_own = self._shape
-        shared = np.zeros((CHUNK, n_shared), np.float32)
-        features = np.zeros((CHUNK, n_actions, n_own), np.float32)
-        available = np.ones((CHUNK, n_actions), bool)
-        actions, rewards = np.zeros(CHUNK, np.int32), np.zeros(CHUNK, np.float32)
+    ) -> tuple[Any, list[Array], bool]:
+        """Return the state after these rewards, what it shows, and whether there is a NaN in it."""
+        rows = np.zeros((CHUNK, n_words(self._shape)), np.int32)
         for i, (_, value, decision) in enumerate(outcomes):
-            shared[i], features[i], available[i] = decision.context
-            actions[i], rewards[i] = decision.action, value
-        numbers = np.uint32(learned), np.int32(len(outcomes))
-        contexts = (shared, features, available)
-        learn = self._programs.learn
-        return jax.block_until_ready(
-            learn(state, self._learn_key, *numbers, contexts, actions, rewards)
-        )
+            key = self._learn_key(learned + i)
+            rows[i] = to_words(key, decision.context, decision.action, value)
+        count = np.int32(len(outcomes))
+        state, shown, has_nan = self._programs.learn(state, rows, count)
+        return state, shown, bool(has_nan)  # which waits for all of them
 
 
-class _Programs(NamedTuple):
-    """The compiled programs of an agent."""
+class Pupil:
+    """A state that learns in place, since a copy of all its rewards for each new one takes long.
 
-    init: Callable[..., Any]
-    act: Callable[..., Array]
-    learn: Callable[..., tuple[Any, Array]]
+    What learning has overwritten when it fails is made again: from a copy that is kept and is
+    renewed now and then, and from the log.
 
+    Parameters
+    ----------
+    learner : Learner
+        Of the agent.
+    log : DecisionLog
+        What there is to learn.
+    start : Held
+        A state of the past, from which to catch up with the log.
+    """
 
-# Cached, so that agents of equal settings share what is compiled.
-@functools.lru_cache(maxsize=64)
-def _programs(agent: Agent) -> _Programs:
-    @jax.jit
-    def init(key: Array) -> Any:
-        return jax.tree.map(_of_firm_type, agent.init(key))
+    def __init__(self, learner: Learner, log: DecisionLog, start: Held) -> None:
+        self._learner, self._log = learner, log
+        self.held = learner.catch_up(log, start)
+        self._spare = self._copy(self.held)
+        self._overwritten: Held | None = None
 
-    # One thread: a decision is too small to share out, and must not queue behind what is learned.
-    @functools.partial(jax.jit, compiler_options={"xla_cpu_multi_thread_eigen": False})
-    def act(
-        state: Any, key: Array, number: Array, shared: Array, actions: Array, available: Array
-    ) -> Array:
-        key = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), number)
-        choice = agent.act(state, key, Context(shared, actions, available))
-        # All in one array: what is fetched from a device costs by the piece.
-        whole = jnp.stack([choice.action, choice.particle]).astype(jnp.int32)
-        parts = jnp.concatenate([choice.propensity[None], choice.propensities])
-        bits = jax.lax.bitcast_convert_type(parts.astype(jnp.float32), jnp.int32)
-        return jnp.concatenate([whole, bits])
+    def whole(self) -> Held:
+        """Return the state, made again if a failure has cost it."""
+        if self._overwritten is self.held or self.held.version != self._log.version:
+            self.held = self._learner.catch_up(self._log, self._copy(self._spare))
+        return self.held
 
-    @jax.jit
-    def learn(
-        state: Any,
-        key: Array,
-        first: Array,
-        count: Array,
-        contexts: tuple[Array, Array, Array],
-        actions: Array,
-        rewards: Array,
-    ) -> tuple[Any, Array]:
-        root = jax.random.wrap_key_data(key, impl="threefry2x32")
+    def learn(self, until: int, most: int) -> Held:
+        """Return what :meth:`Learner.learn` makes of :attr:`held`, which can but decide then."""
+        held = self.whole()
+        if held.learned + most > self._spare.learned + SPARE_EVERY:
+            self._spare = self._copy(held)
+        self._overwritten = held
+        return self._learner.learn(self._log, held, until, most)
 
-        def one(i: Array, state: Any) -> Any:
-            context = Context(*(part[i] for part in contexts))
-            own_key = jax.random.fold_in(root, first + i.astype(jnp.uint32))
-            return agent.update(state, own_key, context, actions[i], rewards[i])
+    def copy(self) -> Held:
+        """Return the state in memory of its own."""
+        return self._copy(self.whole())
 
-        # The bound is an argument: any number of rewards runs this one program, and none of the
-        # rows that fill up the arrays is ever looked at.
-        state = jax.lax.fori_loop(0, count, one, state)
-        return state, _has_nan(state)
-
-    return _Programs(init, act, learn)
-
-
-def _has_nan(state: Any) -> Array:
-    """Whether there is a NaN in a state, not counting buffers: their rows were checked before."""
-    parts = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Buffer))
-    found = [
-        jnp.any(jnp.isnan(leaf))
-        for leaf in parts
-        if not isinstance(leaf, Buffer) and jnp.issubdtype(leaf.dtype, jnp.floating)
-    ]
-    return jnp.any(jnp.stack(found)) if found else jnp.zeros((), bool)
-
-
-def _of_firm_type(leaf: Array) -> Array:
-    """Return a leaf without a weak type, which learning would lose and so compile all anew."""
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return leaf if is_key else jax.lax.convert_element_type(leaf, leaf.dtype)
+    @staticmethod
+    def _copy(held: Held) -> Held:
+        return held._replace(state=copied(held.state))
 
 
 def _same(event: Any, **again: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sqlite3
 import threading
@@ -152,6 +153,10 @@ class DecisionLog:
     @property
     def counts(self) -> Counts:
         """Where the log stands."""
+        counts = self._counts
+        return self._counted() if counts is None else counts
+
+    def _counted(self) -> Counts:
         with self._guard:
             if self._counts is None:
                 with self._naming_the_file():
@@ -243,19 +248,22 @@ class DecisionLog:
         """
         number = self.number_of(decision_id)
         value = float(value)
-        if not np.isfinite(value):
+        if not math.isfinite(value):
             raise DataError(f"value must be finite, got {value}")
         with self._guard:
-            known = self._fetch_one(
-                "SELECT value FROM events WHERE number = ? AND kind = 'reward'", (number,)
-            )
-            if known is not None:
+            try:
+                self._append(_INSERT_REWARD, number, value, n_rewards=self.n_rewards + 1)
+            except ModelFileError:  # as a rule it is news, and no question need be asked before
+                known = self._fetch_one(
+                    "SELECT value FROM events WHERE number = ? AND kind = 'reward'", (number,)
+                )
+                if known is None:
+                    raise
                 if known[0] != value:
                     raise DataError(
                         f"decision {decision_id!r} already has the reward {known[0]}, got {value}"
-                    )
+                    ) from None
                 return False
-            self._append(_INSERT_REWARD, number, value, n_rewards=self.n_rewards + 1)
         return True
 
     def update(self, version: int, up_to: int) -> None:

@@ -22,7 +22,7 @@ from s2vgd.bandits.agents import Agent
 from s2vgd.bandits.arms import Arms
 from s2vgd.bandits.contexts import ContextShape, checked_parts
 from s2vgd.bandits.description import Decision, Setup
-from s2vgd.bandits.learner import Learner
+from s2vgd.bandits.learner import Learner, Pupil
 from s2vgd.bandits.log import DecisionLog
 from s2vgd.bandits.snapshots import Snapshot
 from s2vgd.errors import DataError, ModelFileError
@@ -101,10 +101,10 @@ class Live:
             if self._arms is not None:
                 for change in self._log.arm_changes():
                     self._arms.apply(*change[2:])
-            start = self._learner.blank
+            start = self._learner.blank()
             if snapshot is not None:
-                start = snapshot.restore(self._log, start.state)
-            self._held = self._learner.catch_up(self._log, start)
+                start = self._learner.hold(*snapshot.restore(self._log, start.state))
+            self._pupil = Pupil(self._learner, self._log, start)
         except BaseException:
             self._log.close()
             raise
@@ -137,7 +137,7 @@ class Live:
         """
         with self._lock:
             seen = self._context(context, actions, available)
-            held = self._held
+            held = self._pupil.held
             made = self._learner.choose(held, self._log.n_decisions, seen)
             arm = None if self._arms is None else self._arms.name_of(made.action)
             decision_id = self._log.decide(held.version, seen, *made, arm)
@@ -195,33 +195,33 @@ class Live:
         if max_rewards is not None:
             check_count("max_rewards", max_rewards, 1)
         with self._learning:
+            held = self._pupil.whole()
             with self._lock:
-                held, last = self._held, self._log.last_seq
-                count = self._log.n_rewards - held.learned
+                last, count = self._log.last_seq, self._log.n_rewards - held.learned
             count = count if max_rewards is None else min(count, int(max_rewards))
             if not count:
                 return 0
-            new = self._learner.learn(self._log, held, last, count)
+            new = self._pupil.learn(last, count)
             with self._lock:
                 self._log.update(new.version, new.up_to)
-                self._held = new
+                self._pupil.held = new
         return count
 
     def compile(self) -> Self:
         """Compile what decisions and updates need now, and not while somebody waits for them."""
-        self._learner.compile(self._held)
+        self._learner.compile()
         return self
 
     @property
     def version(self) -> int:
         """How many updates have made the state that decides now."""
-        return self._held.version
+        return self._pupil.held.version
 
     @property
     def pending(self) -> int:
         """How many rewards wait for the next update."""
         with self._lock:
-            return self._log.n_rewards - self._held.learned
+            return self._log.n_rewards - self._pupil.held.learned
 
     @property
     def log(self) -> DecisionLog:
@@ -230,8 +230,9 @@ class Live:
 
     @property
     def state(self) -> Any:
-        """The state of the agent that decides now."""
-        return self._held.state
+        """A copy of the state that decides now; an update that runs is waited for."""
+        with self._learning:
+            return self._pupil.copy().state
 
     def close(self) -> None:
         """Close the log; another process may then open it."""
@@ -298,7 +299,9 @@ class Live:
                 f"{', '.join(foreign)} cannot be described in a file; leave it at its default, or "
                 "build the agent by stein_thompson and give it to Live and to Live.load"
             )
-        snapshot = snapshots.take(self._held, self._log, self._about, self._durable)
+        with self._learning:
+            held = self._pupil.copy()
+        snapshot = snapshots.take(held, self._log, self._about, self._durable)
         snapshots.write(directory, snapshot)
 
     @classmethod

@@ -36,8 +36,8 @@ class Snapshot(NamedTuple):
         """The log itself, if it was in memory."""
         return self.arrays["log"].tobytes() if "log" in self.arrays else None
 
-    def restore(self, log: DecisionLog, example: Any) -> Held:
-        """Return the state, if it came from this log.
+    def restore(self, log: DecisionLog, example: Any) -> tuple[Any, int, int, int]:
+        """Return the state, and how it came about, if it came from this log.
 
         Parameters
         ----------
@@ -61,7 +61,7 @@ class Snapshot(NamedTuple):
                 f"{metadata['seq']}: the end of the log is lost"
             )
         state = files.arrays_to_tree(self.arrays, example, "state")
-        return Held(state, metadata["version"], metadata["learned"], metadata["up_to"])
+        return state, metadata["version"], metadata["learned"], metadata["up_to"]
 
 
 def take(held: Held, log: DecisionLog, about: Mapping[str, Any], durable: bool) -> Snapshot:
