@@ -207,7 +207,8 @@ def train(
         raise TypeError("key must be a JAX key, as made by jax.random.key(seed).")
     if patience is not None and validation is None:
         raise ValueError("patience needs a validation function.")
-    data = jax.device_put(data)
+    # NumPy's alone: what lies on devices of several processes cannot be put anywhere.
+    data = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jax.device_put(x), data)
     n_rows = count_rows(data)
     batch_size = _check_batch_size(batch_size, n_rows)
     steps = _count_steps(steps, epochs, n_rows, batch_size)
