@@ -457,11 +457,14 @@ def test_resuming_equals_an_uninterrupted_run(tmp_path, way):
         assert whole.replay(log) == 80
 
 
-def test_a_saved_agent_needs_nothing_but_its_directory(tmp_path):
+# A bound does not forget.
+@pytest.mark.parametrize("more", [{"half_life": 20.0}, {"bound": 1.5}], ids=lambda more: [*more][0])
+def test_a_saved_agent_needs_nothing_but_its_directory(tmp_path, more):
     settings = {
         "reward": bernoulli(),
         "epsilon": 0.1,
-        "learning": Learning(4, 0.01, capacity=50, half_life=20.0),
+        "learning": Learning(4, 0.01, capacity=50, half_life=more.get("half_life")),
+        "bound": more.get("bound", 0.0),
         "anchor_scale": 0.5,
         "linear": 2.0,
         "average": 4.0,
