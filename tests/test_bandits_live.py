@@ -458,7 +458,7 @@ def test_resuming_equals_an_uninterrupted_run(tmp_path, way):
 
 
 # A bound does not forget.
-@pytest.mark.parametrize("more", [{"half_life": 20.0}, {"bound": 1.5}], ids=lambda more: [*more][0])
+@pytest.mark.parametrize("more", [{"half_life": 20.0}, {"bound": 1.5}], ids=["forgetting", "bound"])
 def test_a_saved_agent_needs_nothing_but_its_directory(tmp_path, more):
     settings = {
         "reward": bernoulli(),
