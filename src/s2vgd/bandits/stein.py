@@ -179,7 +179,8 @@ def stein_thompson(
         With a positive number, in units of the reward, opinions expect ``bound * sqrt(xᵀ A⁻¹ x)``
         more of an action with the features x, which is the width of LinUCB's confidence bound
         (:mod:`s2vgd.bandits.coverage`). Particles come to agree about what they have hardly seen;
-        this does not, and goes to zero for what was seen often. There is no forgetting with it.
+        this does not, and goes to zero for what was seen often. There is no forgetting with it,
+        and D features take D² numbers, for each action that is an output of the network.
 
     Returns
     -------
