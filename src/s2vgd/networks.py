@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2vgd._random import normals
-from s2vgd.structure import apply_transposed
+from s2vgd.structure import apply_first, apply_transposed
 
 PyTree: TypeAlias = Any
 
@@ -101,13 +101,12 @@ class MLP:
         Kernels may be structured: with few rows it is cheaper not to rebuild them.
         """
         activate = ACTIVATIONS[self.activation]
-        *hidden, last = weights
         # Rows run along the last axis: a vmap over the weights of small networks is then a few
         # products of long rows, which a CPU is much quicker at than at many of short ones.
-        columns = x.T
-        for layer in hidden:
-            columns = activate(apply_transposed(layer["kernel"], columns) + layer["bias"][:, None])
-        return (apply_transposed(last["kernel"], columns) + last["bias"][:, None]).T
+        columns = apply_first(weights[0]["kernel"], weights[0]["bias"], x)
+        for layer in weights[1:]:
+            columns = apply_transposed(layer["kernel"], activate(columns)) + layer["bias"][:, None]
+        return columns.T
 
 
 def from_flax(module: Any, example: Array) -> Network:

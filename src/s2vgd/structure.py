@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from s2vgd._layers import first_layer, product
 from s2vgd._precise import matmul
 from s2vgd._random import normals
 from s2vgd.rotations import rotate
@@ -179,20 +180,38 @@ def apply_transposed(weight: Array | StructuredWeight, columns: Array) -> Array:
     -------
     Array, shape (l2, B)
     """
-    if not isinstance(weight, StructuredWeight):
-        return weight.T @ columns
-    l1, l2 = weight.c.shape
-    if columns.shape[1] * (l1 + l2) >= l1 * l2:
-        return _matrix(weight).T @ columns
+    whole = _written_out(weight, columns.shape[1])
+    if whole is not None:
+        return product(whole, columns)
+    assert isinstance(weight, StructuredWeight)
     left, right = _diagonals(weight)
     if len(weight.v_left):
         columns = rotate(weight.v_left[::-1], columns, 0)
     if left is not None:
         columns = left[:, None] * columns
-    columns = weight.c.T @ columns
+    columns = product(weight.c, columns)
     if right is not None:
         columns = right[:, None] * columns
     return rotate(weight.v_right, columns, 0) if len(weight.v_right) else columns
+
+
+def apply_first(weight: Array | StructuredWeight, bias: Array, x: Array) -> Array:
+    """Return Wᵀ Xᵀ + b for rows of data X (B, l1), shape (l2, B): :func:`apply_transposed` to them.
+
+    Where W is at hand or rebuilt, its gradient and that of b are one product.
+    """
+    whole = _written_out(weight, len(x))
+    if whole is not None:
+        return first_layer(whole, bias, x)
+    return apply_transposed(weight, x.T) + bias[:, None]
+
+
+def _written_out(weight: Array | StructuredWeight, n_rows: int) -> Array | None:
+    """Return W where it is a matrix, or is best rebuilt to be applied to so many rows."""
+    if not isinstance(weight, StructuredWeight):
+        return weight
+    l1, l2 = weight.c.shape
+    return _matrix(weight) if n_rows * (l1 + l2) >= l1 * l2 else None
 
 
 def unstructured(matrix: Array, like: StructuredWeight) -> StructuredWeight:
