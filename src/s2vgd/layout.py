@@ -7,6 +7,8 @@ functions can be kept per layout; it knows shapes only, nothing of what the leav
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import jax
@@ -42,14 +44,9 @@ class Layout(NamedTuple):
 
     def flatten(self, tree: Any) -> Any:
         """Return the tree as one array (..., D), leading axes kept; of NumPy if the leaves are."""
-        parts = [
-            leaf.reshape(*leaf.shape[: leaf.ndim - len(shape)], math.prod(shape))
-            for leaf, shape in zip(self.treedef.flatten_up_to(tree), self.shapes, strict=True)
-        ]
-        # NumPy's need no program, of which there would be one to compile for each set of shapes.
-        if all(isinstance(part, np.ndarray) for part in parts):
-            return np.concatenate(parts, axis=-1)
-        return jnp.concatenate(parts, axis=-1)
+        leaves = self.treedef.flatten_up_to(tree)
+        parts = side_by_side(leaves, leaves[0].ndim - len(self.shapes[0]))
+        return _library_of(leaves).concatenate(parts, axis=-1)
 
     def unflatten(self, flat: Array | np.ndarray) -> Any:
         """Return the tree whose leaves have the leading axes of `flat` (..., D)."""
@@ -59,3 +56,30 @@ class Layout(NamedTuple):
             leaves.append(flat[..., start:stop].reshape(*flat.shape[:-1], *shape))
             start = stop
         return self.treedef.unflatten(leaves)
+
+
+def side_by_side(leaves: Sequence[Any], leading: int = 1) -> list[Any]:
+    """Return arrays (..., D_i) that hold the leaves one after the other, to be concatenated.
+
+    Neighbours of one width, as a bias and the weight next to it, are joined as rows of that width
+    and only then read as vectors: XLA puts what computes a leaf into one loop with a change of its
+    shape, and would find the row and column of each number by division.
+    """
+
+    def width_of(leaf: Any) -> int:
+        return leaf.shape[-1] if leaf.ndim > leading else 1
+
+    parts: list[Any] = []
+    for width, members in groupby(leaves, width_of):
+        run = list(members)
+        shape = run[0].shape[:leading]
+        if len(run) > 1 and width:
+            rows = [leaf.reshape(*shape, -1, width) for leaf in run]
+            run = [_library_of(rows).concatenate(rows, axis=leading)]
+        parts += [leaf.reshape(*shape, math.prod(leaf.shape[leading:])) for leaf in run]
+    return parts
+
+
+def _library_of(arrays: Sequence[Any]) -> Any:
+    """Return NumPy if all arrays are its own: a program need not be compiled for their shapes."""
+    return np if all(isinstance(array, np.ndarray) for array in arrays) else jnp

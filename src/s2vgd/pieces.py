@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from s2vgd.layout import side_by_side
+
 WIDE = 2**16
 """Columns from which on a leaf is a matrix of its own."""
 
@@ -110,7 +112,7 @@ class Pieces(NamedTuple):
         leaves = self.treedef.flatten_up_to(tree)
         pieces = []
         for members, width in zip(self.members, self.widths, strict=True):
-            parts = [leaves[i].reshape(len(leaves[i]), -1) for i in members]
+            parts = side_by_side([leaves[i] for i in members])
             short = width - sum(part.shape[1] for part in parts)
             if short:
                 parts.append(jnp.zeros((len(parts[0]), short), parts[0].dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax import Array
 
@@ -42,8 +43,22 @@ class Chains(NamedTuple):
 
 
 def flat_density(log_density: LogDensity, layout: Layout, data: Any, flat: Array) -> Array:
-    """Return the log density of a flat particle (D,)."""
-    return log_density(layout.unflatten(flat), data)
+    """Return the log density of a flat particle (D,).
+
+    Its gradient is that of the leaves side by side: what is derived of slices is a sum of as many
+    vectors (D,), zero but for one leaf.
+    """
+
+    @jax.custom_vjp
+    def density(flat: Array) -> Array:
+        return log_density(layout.unflatten(flat), data)
+
+    def forward(flat: Array) -> tuple[Array, Array]:
+        value, gradient = jax.value_and_grad(log_density)(layout.unflatten(flat), data)
+        return value, layout.flatten(gradient)
+
+    density.defvjp(forward, lambda gradient, cotangent: (cotangent * gradient,))
+    return density(flat)
 
 
 def spans(start: int, stop: int, width: int) -> list[tuple[int, int]]:
