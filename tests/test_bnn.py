@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from s2vgd._blocks import blocks_of
 from s2vgd.bnn import BNN, Batch
 from s2vgd.likelihoods import (
     Bernoulli,
@@ -139,6 +141,52 @@ def test_minibatches_of_a_partition_average_to_the_full_batch(particle):
     average = jax.tree.map(lambda *leaves: sum(leaves) / 4, *parts)
     for ours, exact in zip(jax.tree.leaves(average), jax.tree.leaves(full), strict=True):
         np.testing.assert_allclose(ours, exact, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("rows_at_once", [1, 5, 6, 12, 13, 100])
+def test_rows_some_at_a_time_are_all_rows(particle, weighted, rows_at_once):
+    """Value and gradient, side by side and alone, also where the last block is not full."""
+    bnn, batch = small_bnn(), regression_batch(13)
+    if weighted:
+        batch = batch._replace(weight=jnp.linspace(0.0, 2.0, 13))
+    with jax.enable_x64(True):
+        exact = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), (particle, batch))
+
+        def found(rows_at_once):
+            alone, batch = exact
+            log_joint = partial(bnn.log_joint, batch=batch, n_total=30, rows_at_once=rows_at_once)
+            particles = jax.tree.map(lambda leaf: jnp.stack([leaf, 1.1 * leaf]), alone)
+            return jax.jit(jax.vmap(jax.value_and_grad(log_joint)))(particles), log_joint(alone)
+
+        for some, every in zip(
+            *map(jax.tree.leaves, map(found, (rows_at_once, None))), strict=True
+        ):
+            np.testing.assert_allclose(some, every, rtol=1e-11, atol=1e-10)
+
+
+def test_batches_are_divided_where_activations_outweigh_weights():
+    """On the CPU of the tests; a wide network would read its weights once more for each block."""
+
+    def rows(*layers, particles=20):
+        first, *hidden, last = layers
+        network = MLP(first, hidden, last)
+        return BNN(network, Gaussian(), n_targets=last).rows_at_once(particles)
+
+    assert rows(13, 50, 1) == 2**20 // (20 * 50)
+    assert rows(13, 50, 1, particles=2000) == 128
+    assert rows(784, 400, 400, 10) > 2000
+    with pytest.raises(ValueError, match="rows_at_once must be"):
+        small_bnn().log_joint({}, regression_batch(6), 6, 0)
+
+
+def test_blocks_hold_rows_of_several_arrays():
+    """Inputs need not be one array: those of a bandit are features and actions."""
+    x = {"features": jnp.arange(10.0).reshape(5, 2), "action": jnp.arange(5)}
+    blocks = blocks_of(Batch(x, jnp.arange(5.0)), 3)
+    np.testing.assert_array_equal(blocks.x["action"], [[0, 1, 2], [3, 4, 4]])
+    np.testing.assert_array_equal(blocks.x["features"][1], [[6, 7], [8, 9], [8, 9]])
+    np.testing.assert_array_equal(blocks.weight, [[1, 1, 1], [1, 1, 0]])
 
 
 def test_integer_weights_equal_repeated_rows(particle):

@@ -231,9 +231,9 @@ def traced(monkeypatch) -> list[str]:
     seen = []
     log_joint = BNN.log_joint
 
-    def counted(self, particle, batch, n_total):
+    def counted(self, particle, batch, *settings):
         seen.append(repr(batch))
-        return log_joint(self, particle, batch, n_total)
+        return log_joint(self, particle, batch, *settings)
 
     monkeypatch.setattr(BNN, "log_joint", counted)
     return seen

@@ -8,18 +8,23 @@ predictions are averaged (`predictive`) is none of this module's business.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from s2vgd import _compiled
+from s2vgd._blocks import blocks_of, summed
 from s2vgd.likelihoods import Components, Likelihood
-from s2vgd.networks import Network
+from s2vgd.networks import MLP, Network
 from s2vgd.priors import HierarchicalPrior, Prior, check_count
 from s2vgd.structure import Structure, materialise, structure_weights
 
 Particle: TypeAlias = dict[str, Any]
+
+# A megabyte or two of numbers for each core: more does not stay in the caches of common processors.
+ACTIVATIONS_AT_ONCE = 2**20
 
 
 class Batch(NamedTuple):
@@ -114,7 +119,11 @@ class BNN:
         return self.likelihood.log_prob(particle["likelihood"], outputs, batch.y)
 
     def log_joint(
-        self, particle: Particle, batch: Batch, n_total: float | jax.Array | None = None
+        self,
+        particle: Particle,
+        batch: Batch,
+        n_total: float | jax.Array | None = None,
+        rows_at_once: int | None = None,
     ) -> jax.Array:
         """Return the log joint density of a particle and all the data, estimated from a batch.
 
@@ -131,6 +140,11 @@ class BNN:
         n_total : float, optional
             N, the number of rows of the whole data, or the sum of their weights. By default the
             batch is the whole of the data.
+        rows_at_once : int, optional
+            How many rows, at most, go through the network at a time; by default all. On a CPU
+            a large batch takes up to twice as long if what the layers put out does not fit into the
+            cache, see :meth:`rows_at_once`. The gradient with respect to the particle is added up
+            in the same pass, and costs no second one; the batch cannot be differentiated then.
 
         Returns
         -------
@@ -138,18 +152,40 @@ class BNN:
             Exact for the whole data. Over batches of one size without weights its mean is the exact
             value; with weights it is a ratio estimate, whose bias vanishes as 1/B.
         """
-        rows = self.log_likelihood(particle, batch)
-        mass: float | jax.Array = float(rows.shape[0])
+        n_rows = len(batch.y)
+        if rows_at_once is not None:
+            check_count("rows_at_once", rows_at_once, 1)
+        mass: float | jax.Array = float(n_rows)
         if batch.weight is not None:
-            rows = batch.weight * rows
             mass = jnp.sum(batch.weight)
             mass = jnp.where(mass > 0, mass, 1.0)
-        data = jnp.sum(rows) if n_total is None else n_total / mass * jnp.sum(rows)
+        if rows_at_once is None or n_rows <= rows_at_once:
+            data = self._log_likelihood_of_all(particle, batch)
+        else:
+            data = summed(self._log_likelihood_of_all, particle, blocks_of(batch, rows_at_once))
+        data = data if n_total is None else n_total / mass * data
         return (
             self.prior.log_prob(particle["weights"], particle["prior"])
             + self.likelihood.log_prior(particle["likelihood"])
             + data
         )
+
+    def rows_at_once(self, particles: int) -> int | None:
+        """Return how many rows so many particles are best shown at a time; None is all.
+
+        On a CPU, what the widest layer of all of them puts out stays in the cache then. But weights
+        are read once for each block, which has to be little beside what the layers put out.
+        """
+        if jax.default_backend() != "cpu" or not isinstance(self.network, MLP):
+            return None
+        widths = (*self.network.hidden, self.network.n_outputs)
+        weights = sum(a * b for a, b in pairwise((self.network.n_inputs, *widths)))
+        in_cache = ACTIVATIONS_AT_ONCE // (particles * max(widths))
+        return max(128, in_cache, 5 * weights // sum(widths))
+
+    def _log_likelihood_of_all(self, particle: Particle, batch: Batch) -> jax.Array:
+        rows = self.log_likelihood(particle, batch)
+        return jnp.sum(rows if batch.weight is None else batch.weight * rows)
 
     @property
     def _width(self) -> int:

@@ -57,7 +57,7 @@ def svgd_loop(
     """
     bnn = model(problem)
     algorithm = svgd.build(
-        lambda particle, batch: bnn.log_joint(particle, batch, float(problem.total)),
+        _log_density(bnn, problem, particles),
         adam() if optimizer == "adam" else optax.sgd(1.0),
         rbf() if bandwidth is None else rbf(bandwidth),
         anneal=None if drive == 1.0 else lambda _: drive,
@@ -74,15 +74,19 @@ def svgd_loop(
 def s2vgd_loop(problem: Regression, particles: int, structure: Structure) -> Loop:
     """Return S²VGD. Its particles have other columns than the problem's: one leaf is read."""
     bnn = model(problem, structure)
-    algorithm = svgd.build(
-        lambda particle, batch: bnn.log_joint(particle, batch, float(problem.total)), adam()
-    )
+    algorithm = svgd.build(_log_density(bnn, problem, particles), adam())
     return Loop(
         lambda state, batch: algorithm.step(state, batch)[0],
         algorithm.init(bnn.init_particles(jax.random.key(0), particles)),
         batch(problem),
         lambda state: np.asarray(jax.tree.leaves(state.particles)[0]).reshape(particles, -1),
     )
+
+
+def _log_density(bnn: BNN, problem: Regression, particles: int) -> Any:
+    """Return the log joint as the estimators build it: of many rows, some at a time."""
+    rows, total = bnn.rows_at_once(particles), float(problem.total)
+    return lambda particle, batch: bnn.log_joint(particle, batch, total, rows)
 
 
 def adam() -> optax.GradientTransformation:

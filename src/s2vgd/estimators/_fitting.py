@@ -139,7 +139,8 @@ class _Descent(NamedTuple):
     @property
     def algorithm(self) -> svgd.Algorithm:
         n_total = None if self.recipe.batch_size is None else _mass(self.data)
-        return _algorithm(self.bnn, n_total, self.stages)
+        rows_at_once = self.bnn.rows_at_once(self.recipe.n_particles)
+        return _algorithm(self.bnn, n_total, rows_at_once, self.stages)
 
     def lower(self, state: svgd.State, key: jax.Array) -> None:
         """Leave nothing but compilation to be done before :meth:`run` runs."""
@@ -228,10 +229,12 @@ def _stages(bnn: BNN, recipe: Recipe, fresh: bool) -> tuple[_Stage, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _algorithm(bnn: BNN, n_total: float | None, stages: tuple[_Stage, ...]) -> svgd.Algorithm:
+def _algorithm(
+    bnn: BNN, n_total: float | None, rows_at_once: int | None, stages: tuple[_Stage, ...]
+) -> svgd.Algorithm:
     ends = np.cumsum([stage.steps for stage in stages[:-1]]).tolist()
     optimizer = optax.adam(optax.join_schedules([stage.schedule for stage in stages], ends))
-    return svgd.build(_log_density(bnn, n_total), optimizer)
+    return svgd.build(_log_density(bnn, n_total, rows_at_once), optimizer)
 
 
 class _Refinement(NamedTuple):
@@ -321,8 +324,12 @@ def _mass(data: Batch) -> float:
 
 # Cached, because what is compiled is kept by the identity of these functions.
 @functools.lru_cache(maxsize=64)
-def _log_density(bnn: BNN, n_total: float | None) -> Callable[[Any, Rows], jax.Array]:
-    return lambda particle, rows: rows.model(bnn).log_joint(particle, rows.batch, n_total)
+def _log_density(
+    bnn: BNN, n_total: float | None, rows_at_once: int | None = None
+) -> Callable[[Any, Rows], jax.Array]:
+    return lambda particle, rows: rows.model(bnn).log_joint(
+        particle, rows.batch, n_total, rows_at_once
+    )
 
 
 @functools.lru_cache(maxsize=64)
