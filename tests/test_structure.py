@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from s2vgd import rotations
 from s2vgd.rotations import orthogonal, reflect, wy
 from s2vgd.structure import (
     Structure,
@@ -23,6 +25,21 @@ from s2vgd.structure import (
 
 KEY = jax.random.key(0)
 X64 = pytest.mark.parametrize("x64", [False, True], ids=["float32", "float64"])
+
+
+@pytest.fixture(params=["in turn", "compact"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Reflect small matrices once for each vector, as on a CPU, or once for all of them."""
+    if request.param == "in turn":
+        yield
+        return
+    monkeypatch.setattr(rotations, "_FEW", 0)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+FORMS = pytest.mark.usefixtures("form")
 
 
 def _tolerance(x64: bool) -> float:
@@ -108,6 +125,7 @@ def _factor(m: np.ndarray, degree: int) -> np.ndarray:
     return np.array(vectors[::-1])
 
 
+@FORMS
 @X64
 @pytest.mark.parametrize("k", [0, 1, 2, 5, 8])
 def test_rotation_is_orthogonal(k: int, x64: bool) -> None:
@@ -119,6 +137,7 @@ def test_rotation_is_orthogonal(k: int, x64: bool) -> None:
         assert np.linalg.det(p) == pytest.approx((-1) ** k, abs=1e-4)
 
 
+@FORMS
 @X64
 @pytest.mark.parametrize(("degree", "n"), [(1, 6), (3, 6), (6, 6), (12, 12)])
 def test_flow_reproduces_any_orthogonal_matrix_of_its_degree(
@@ -171,6 +190,7 @@ def test_reflect_mirrors_vectors() -> None:
     np.testing.assert_allclose(reflect(v, reflect(v, y)), y, atol=1e-6)
 
 
+@FORMS
 @X64
 @pytest.mark.parametrize("scales", ["lognormal", "gaussian", None])
 @pytest.mark.parametrize("k", [1, 3])
@@ -185,6 +205,7 @@ def test_materialise_is_the_product_of_five_matrices(k: int, scales: Any, x64: b
             np.testing.assert_allclose(w, _naive(weight), rtol=0, atol=20 * _tolerance(x64))
 
 
+@FORMS
 @X64
 @pytest.mark.parametrize(
     ("k", "scales"), [(0, "lognormal"), (1, "lognormal"), (3, "gaussian"), (1, None), (3, None)]
@@ -277,6 +298,7 @@ def test_no_structure_leaves_weights_alone() -> None:
     np.testing.assert_array_equal(materialise(tiny), np.ones((3, 2)))
 
 
+@FORMS
 @X64
 @pytest.mark.parametrize("k", [1, 3])
 def test_zero_vectors_do_not_reflect_and_have_finite_gradients(k: int, x64: bool) -> None:
@@ -293,12 +315,14 @@ def test_zero_vectors_do_not_reflect_and_have_finite_gradients(k: int, x64: bool
                 assert not np.asarray(gradient.v_left).any()
 
 
+@FORMS
 def test_second_derivatives_at_zero_are_finite() -> None:
     """What a Laplace approximation or a Newton step would ask for."""
     hessian = jax.jit(jax.hessian(lambda v: jnp.sum(reflect(v, jnp.arange(4.0)) ** 3)))
     assert np.isfinite(hessian(jnp.zeros(4))).all()
 
 
+@FORMS
 def test_one_zero_vector_among_others_is_skipped() -> None:
     """In the WY form a zero vector is the identity and leaves its neighbours as they are."""
     vs = np.random.default_rng(0).normal(size=(3, 6)).astype(np.float32)
@@ -382,6 +406,7 @@ def test_initial_values() -> None:
         np.testing.assert_allclose(np.linalg.norm(rotated), np.linalg.norm(weights[0]), rtol=1e-5)
 
 
+@FORMS
 @pytest.mark.parametrize("k", [1, 4])
 def test_gradients_of_a_batch_are_those_of_finite_differences(k: int) -> None:
     """Jit, vmap and grad compose; the derivative along a random line is that of the formula."""

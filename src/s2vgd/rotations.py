@@ -17,6 +17,8 @@ from jax import Array
 
 from s2vgd._precise import matmul
 
+_FEW = 16384
+
 
 def reflect(v: Array, x: Array) -> Array:
     """Reflect x about the hyperplane orthogonal to v (eqs. (householder_vec), (effhouseholder)).
@@ -80,13 +82,25 @@ def orthogonal(vs: Array, n: int) -> Array:
     return rotate(vs, identity, 0) if len(vs) else identity
 
 
+def rotate(vs: Array, a: Array, axis: int) -> Array:
+    """Return P a for axis 0 and a Pᵀ for axis 1, where P = H_K ... H_1 and K >= 1.
+
+    In compact form a large matrix is read and written once for all reflections. A small one stays
+    in the cache, and on a CPU it is quicker to reflect it K times than to make the kernel T.
+    """
+    if len(vs) * a.size > _FEW or jax.default_backend() != "cpu":
+        return _rotate(vs, a, axis)
+    for v in jnp.split(vs, len(vs)):
+        a = _rotate(v, a, axis)
+    return a
+
+
 # The derivative is written out because a step on a small network is a hundred operations
 # of a microsecond each: what is derived automatically takes twice as many.
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def rotate(vs: Array, a: Array, axis: int) -> Array:
-    """Return P a for axis 0 and a Pᵀ for axis 1, where P = H_K ... H_1 and K >= 1."""
+def _rotate(vs: Array, a: Array, axis: int) -> Array:
     return _rotate_forward(vs, a, axis)[0]
 
 
@@ -108,7 +122,7 @@ def _rotate_backward(axis: int, saved: tuple[Array, ...], g: Array) -> tuple[Arr
     return turned - _collect(s, g, axis) - _collect(r, a, axis), g - _expand(vs, r, axis)
 
 
-rotate.defvjp(_rotate_forward, _rotate_backward)
+_rotate.defvjp(_rotate_forward, _rotate_backward)
 
 
 def _inverse(below: Array) -> Array:
