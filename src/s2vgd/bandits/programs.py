@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 from jax.extend import core
 
-from s2vgd import _compiled
+from s2vgd import _compiled, _one_kernel
 from s2vgd.bandits.agents import Agent
 from s2vgd.bandits.buffer import Buffer
 from s2vgd.bandits.contexts import Context, ContextShape
@@ -130,7 +130,8 @@ def programs(agent: Agent, shape: ContextShape) -> Programs:
         return jnp.concatenate([whole, bits])
 
     state = jax.eval_shape(begin, root_of(0, 0))
-    show, finish = _cut(decide, state, jax.ShapeDtypeStruct((n_words(shape),), jnp.int32))
+    halves = _cut(decide, state, jax.ShapeDtypeStruct((n_words(shape),), jnp.int32))
+    show, finish = map(core.jaxpr_as_fun, halves)
 
     def act(shown: list[Array], words: Array) -> Array:
         return finish(*shown, words)[0]
@@ -152,7 +153,7 @@ def programs(agent: Agent, shape: ContextShape) -> Programs:
     alone = options | {"xla_cpu_multi_thread_eigen": False}
     return Programs(
         jax.jit(begin),
-        jax.jit(act, compiler_options=alone),
+        _one_kernel.jit(act, halves[1], alone),
         jax.jit(learn, compiler_options=options or None, donate_argnums=0),
     )
 
@@ -173,14 +174,14 @@ def _read(words: Array, shape: ContextShape) -> tuple[Array, Context, Array, Arr
 
 def _cut(
     function: Callable[..., Any], state: Any, *rest: Any
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
+) -> tuple[core.ClosedJaxpr, core.ClosedJaxpr]:
     """Cut a function of a state and more in two: what the state alone decides, and the remainder.
 
     Returns
     -------
     shows, finishes
-        ``shows(*leaves of the state) -> shown`` and ``finishes(*shown, *rest) -> outputs``, both of
-        which return lists.
+        ``shows(*leaves of the state) -> shown`` and ``finishes(*shown, *rest) -> outputs``, as
+        programs; as functions, both return lists.
 
     Notes
     -----
@@ -210,10 +211,7 @@ def _cut(
     shown = [variable for variable in known if variable in used]
     first = program.replace(invars=leaves, outvars=shown, eqns=early)
     second = program.replace(invars=[*shown, *program.invars[len(leaves) :]], eqns=late)
-    shows, finishes = (
-        core.jaxpr_as_fun(core.ClosedJaxpr(half, traced.consts)) for half in (first, second)
-    )
-    return shows, finishes
+    return core.ClosedJaxpr(first, traced.consts), core.ClosedJaxpr(second, traced.consts)
 
 
 def _variables(atoms: Iterable[Any]) -> set[Any]:
