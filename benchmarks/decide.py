@@ -23,6 +23,8 @@ import numpy as np
 
 from s2vgd.bandits.live import SteinThompson
 
+SETTINGS = "particles", "hidden", "arms", "features", "inline"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -32,8 +34,13 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=10, help="blocks of each kind")
     parser.add_argument("--decisions", type=int, default=200, help="decisions in a block")
+    parser.add_argument(
+        "--inline", action="store_true", help="run programs in the thread that calls them"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/decide.json"))
     args = parser.parse_args()
+    if args.inline:
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
 
     contexts = np.random.default_rng(0).normal(size=(args.decisions, args.features))
     contexts = contexts.astype(np.float32)
@@ -58,7 +65,7 @@ def main() -> None:
         "cores": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],
     }
-    settings = {name: getattr(args, name) for name in ("particles", "hidden", "arms", "features")}
+    settings = {name: getattr(args, name) for name in SETTINGS}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"machine": about, "settings": settings, "rows": rows}, indent=1)
     args.out.write_text(text + "\n")

@@ -32,6 +32,8 @@ def main() -> None:
 def ask(name: str, quick: bool, out: Path, revision: str | None = None) -> Record:
     """Ask one question; what is known so far is written after every row."""
     asked = question(name)
+    if hasattr(asked, "prepare"):
+        asked.prepare()  # before JAX has run anything
     record = Record(name, quick, about=circumstances(revision))
     began = time.perf_counter()
     for row in asked.ask(quick, record.extra):

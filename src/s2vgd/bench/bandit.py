@@ -57,6 +57,11 @@ class Sizes:
 QUICK = Sizes(decisions=30, agents=10, rounds=3)
 
 
+def prepare() -> None:
+    """Let decisions be made in the thread that asks for them, as the guide recommends."""
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
 def ask(quick: bool, extra: dict[str, Any]) -> Iterator[Row]:
     """Yield rows of decisions, of decisions with updates, and of many agents."""
     sizes = QUICK if quick else Sizes()
