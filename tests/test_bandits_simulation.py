@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from s2vgd import files
-from s2vgd.bandits import simulation, worlds
+from s2vgd.bandits import lanes, simulation, worlds
 from s2vgd.bandits.agents import Agent, uniform
+from s2vgd.bandits.lanes import Lanes
 from s2vgd.bandits.learning import Learning
 from s2vgd.bandits.linear import lin_ucb
 from s2vgd.bandits.rewards import gaussian
@@ -115,13 +116,45 @@ def test_a_checkpoint_of_another_simulation_is_refused_and_resume_false_replaces
 
 
 def test_a_second_simulation_compiles_nothing_and_is_the_same(whole):
-    compiled = simulation.compiled(STEIN, WORLD.rules)
+    group = Lanes.of(whole.states, 2).group
+    compiled = simulation.compiled(STEIN, WORLD.rules, group)
     before = compiled._cache_size()
     again = simulate(STEIN, worlds.mushroom(*TABLE), 600, seeds=(3, 8))
     assert same_bits(again, whole)
     simulate(STEIN, worlds.mushroom(TABLE[0] * 2, TABLE[1]), 100, seeds=(4, 5))
-    assert simulation.compiled(STEIN, WORLD.rules) is compiled
+    assert simulation.compiled(STEIN, WORLD.rules, group) is compiled
     assert compiled._cache_size() == before == 1
+
+
+@pytest.mark.parametrize(
+    ("cores", "bytes_", "shape"), [(1, 1, (1, 1)), (2, 10**9, (2, 3)), (4, 1, (3, 1))]
+)
+def test_how_runs_are_divided_changes_nothing_but_rounding(monkeypatch, cores, bytes_, shape):
+    """One after another, in threads, and all at once."""
+    agent, seeds = lin_ucb(WORLD.shape), tuple(range(6))
+    monkeypatch.setattr(lanes, "n_cores", lambda: 1)
+    at_once = simulate(agent, WORLD, 300, seeds=seeds)
+    monkeypatch.setattr(lanes, "n_cores", lambda: cores)
+    monkeypatch.setattr(lanes, "CACHE", bytes_)
+    assert Lanes.of(at_once.states, 6) == shape
+    divided = simulate(agent, WORLD, 300, seeds=seeds)
+    for one, other in zip(divided.record, at_once.record, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    for one, other in zip(*map(jax.tree.leaves, (divided.states, at_once.states)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_buffers_do_not_count_where_agents_are_to_fit_into_the_cache():
+    """Of the rewards that an agent holds, a step reads a batch."""
+    small, large = (
+        stein_thompson(WORLD.shape, hidden=(4,), particles=2, learning=Learning(capacity=n))
+        for n in (10, 1_000_000)
+    )
+    states = [
+        jax.eval_shape(jax.vmap(agent.init), jax.random.split(jax.random.key(0), 50))
+        for agent in (small, large)
+    ]
+    assert Lanes.of(states[0], 50) == Lanes.of(states[1], 50)
 
 
 @pytest.mark.optimised

@@ -22,6 +22,7 @@ from jax import Array
 
 from s2vgd import _compiled, checkpoints, files
 from s2vgd.bandits.agents import Agent
+from s2vgd.bandits.lanes import Lanes, in_groups
 from s2vgd.bandits.worlds import Rules, World
 from s2vgd.errors import DivergedError, ModelFileError
 from s2vgd.priors import check_count
@@ -164,28 +165,39 @@ def simulate(
                     "wanted."
                 )
 
-    run = compiled(agent, world.rules)
+    lanes = Lanes.of(states, len(seeds))
+    run = compiled(agent, world.rules, lanes.group)
+    in_lanes, of_lanes = lanes.cut(states), lanes.cut(keys)
+    del states
     with progress_bar(progress, steps, description=description, done=done) as show:
         while done < steps:
             last = min(steps, done + MAX_STEPS)
             if store is not None:
                 last = min(last, (done // checkpoint_every + 1) * checkpoint_every)
-            states, chunk, finite = run(states, world.data, keys, np.int32(done), np.int32(last))
+            limits = np.int32(done), np.int32(last)
+            made = lanes.each(
+                lambda states, keys, limits=limits: run(states, world.data, keys, *limits),
+                in_lanes,
+                of_lanes,
+            )
+            in_lanes = [states for states, _, _ in made]
+            chunk = lanes.joined([rows for _, rows, _ in made], axis=1)
             part = Record(*(np.asarray(column)[: last - done].T for column in chunk))
-            _raise_if_diverged(part, done, last, states, finite, seeds, store)
+            finite = lanes.joined([finite for _, _, finite in made])
+            _raise_if_diverged(part, done, last, in_lanes[0], finite, seeds, store)
             parts.append(part)
             done = last
             show(done, None)
             if store is not None and (done % checkpoint_every == 0 or done == steps):
                 parts = [_joined(parts)]
-                store.save(states, parts[0])
-    return Simulation(_joined(parts), states, seeds)
+                store.save(lanes.joined(in_lanes), parts[0])
+    return Simulation(_joined(parts), lanes.joined(in_lanes), seeds)
 
 
 # Cached, because a compiled program is kept by the function that was compiled.
 @functools.lru_cache(maxsize=64)
-def compiled(agent: Agent, rules: Rules) -> Callable[..., tuple[Any, Record, Any]]:
-    """Compile ``run(states, data, keys, first, last)``.
+def compiled(agent: Agent, rules: Rules, group: int) -> Callable[..., tuple[Any, Record, Any]]:
+    """Compile ``run(states, data, keys, first, last)``, in which so many seeds go at once.
 
     Returns
     -------
@@ -208,7 +220,7 @@ def compiled(agent: Agent, rules: Rules) -> Callable[..., tuple[Any, Record, Any
 
     every_seed = jax.vmap(one_step, in_axes=(0, 0, None, None))
 
-    def run(states: Any, data: Any, keys: Array, first: Array, last: Array) -> tuple[Any, ...]:
+    def at_once(states: Any, data: Any, keys: Array, first: Array, last: Array) -> tuple[Any, ...]:
         def body(step: Array, carry: tuple[Any, Record]) -> tuple[Any, Record]:
             states, rows = carry
             states, new = every_seed(states, keys, data, step)
@@ -225,7 +237,13 @@ def compiled(agent: Agent, rules: Rules) -> Callable[..., tuple[Any, Record, Any
         ]
         return states, rows, finite
 
-    return jax.jit(run, donate_argnums=0)
+    def run(states: Any, data: Any, keys: Array, first: Array, last: Array) -> tuple[Any, ...]:
+        def some(part: tuple[Any, Array]) -> tuple[Any, ...]:
+            return at_once(part[0], data, part[1], first, last)
+
+        return in_groups(some, (states, keys), group, axes=(0, 1, 0))
+
+    return jax.jit(run, donate_argnums=0, compiler_options=_compiled.effort("live"))
 
 
 @functools.lru_cache(maxsize=64)
