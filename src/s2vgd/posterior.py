@@ -102,7 +102,7 @@ class Posterior:
         # Filled up to a power of two, so that few shapes are ever compiled.
         size = 1 << max(len(x) - 1, 0).bit_length()
         filled = np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])
-        components = _components(self.bnn, self.particles, jax.device_put(filled))
+        components = _components(self.bnn, self.particles, filled)
         return {name: np.asarray(value)[:, : len(x)] for name, value in components.items()}
 
     def predict(self, x: Any, **presentation: Any) -> Predictive:
