@@ -14,6 +14,7 @@ from s2vgd.bandits.agents import uniform
 from s2vgd.bandits.contexts import ContextShape, make_context
 from s2vgd.bandits.ensemble import bootstrap_thompson
 from s2vgd.bandits.heads import Inputs, make_head
+from s2vgd.bandits.lanes import Lanes
 from s2vgd.bandits.learning import Learning
 from s2vgd.bandits.linear import lin_ts, lin_ucb
 from s2vgd.bandits.neural_linear import last_features, neural_linear
@@ -430,4 +431,6 @@ def test_every_agent_has_less_than_half_the_regret_of_uniform(world, build):
     result = simulate(build(world.shape), world, 400, seeds=2)
     by_chance = simulate(uniform(), world, 400, seeds=2).record.regret.sum(axis=1)
     assert (result.record.regret.sum(axis=1) < 0.5 * by_chance.mean()).all()
-    assert compiled(build(world.shape), world.rules)._cache_size() == 1, "of two calls"
+    group = Lanes.of(result.states, 2).group
+    made = compiled(build(world.shape), world.rules, group)
+    assert made._cache_size() == 1, "of two calls"
