@@ -127,15 +127,17 @@ def test_a_second_simulation_compiles_nothing_and_is_the_same(whole):
 
 
 @pytest.mark.parametrize(
-    ("cores", "bytes_", "shape"), [(1, 1, (1, 1)), (2, 10**9, (2, 3)), (4, 1, (3, 1))]
+    ("cores", "fit", "shape"),
+    [(1, 1, (1, 1)), (1, 4, (1, 3)), (2, 6, (2, 3)), (4, 1, (3, 1))],
 )
-def test_how_runs_are_divided_changes_nothing_but_rounding(monkeypatch, cores, bytes_, shape):
+def test_how_runs_are_divided_changes_nothing_but_rounding(monkeypatch, cores, fit, shape):
     """One after another, in threads, and all at once."""
     agent, seeds = lin_ucb(WORLD.shape), tuple(range(6))
     monkeypatch.setattr(lanes, "n_cores", lambda: 1)
     at_once = simulate(agent, WORLD, 300, seeds=seeds)
+    assert Lanes.of(at_once.states, 6) == (1, 6)
     monkeypatch.setattr(lanes, "n_cores", lambda: cores)
-    monkeypatch.setattr(lanes, "CACHE", bytes_)
+    monkeypatch.setattr(lanes, "CACHE", fit * lanes._n_bytes(at_once.states) // 6)
     assert Lanes.of(at_once.states, 6) == shape
     divided = simulate(agent, WORLD, 300, seeds=seeds)
     for one, other in zip(divided.record, at_once.record, strict=True):

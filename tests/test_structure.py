@@ -151,6 +151,7 @@ def test_flow_reproduces_any_orthogonal_matrix_of_its_degree(
         np.testing.assert_allclose(_written_out(jnp.asarray(vs)), m, atol=_tolerance(x64))
 
 
+@FORMS
 @X64
 @pytest.mark.parametrize("k", [1, 2, 7, 20])
 def test_wy_equals_one_reflection_at_a_time(k: int, x64: bool) -> None:
@@ -315,7 +316,6 @@ def test_zero_vectors_do_not_reflect_and_have_finite_gradients(k: int, x64: bool
                 assert not np.asarray(gradient.v_left).any()
 
 
-@FORMS
 def test_second_derivatives_at_zero_are_finite() -> None:
     """What a Laplace approximation or a Newton step would ask for."""
     hessian = jax.jit(jax.hessian(lambda v: jnp.sum(reflect(v, jnp.arange(4.0)) ** 3)))

@@ -29,8 +29,9 @@ _WORTH_SECONDS = 0.1
 
 # How to compile for a CPU. A fit of a small table waits longer for the compiler than for anything
 # else: optimising less costs the loops nothing that can be measured, and what runs once in a fit is
-# not worth optimising at all. A live agent is waited for at each call: there, XLA's library is left
-# to products, because for sums over a short axis it takes several times as long as a loop does.
+# not worth optimising at all. The networks of bandits, live or simulated, are small: there, XLA's
+# library is left to products, because for sums over a short axis it takes several times as long as
+# a loop does.
 _EFFORTS: dict[str, dict[str, Any]] = {
     "loop": {"xla_backend_optimization_level": 1},
     "once": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},

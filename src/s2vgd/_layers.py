@@ -26,8 +26,8 @@ def product(weight: Array, columns: Array) -> Array:
     """
     l1, l2 = weight.shape
     small = l1 * l2 <= _SMALL or l2 <= _NARROW
-    few = 1 in (l2, columns.shape[1])
-    if few or not small or jax.default_backend() != "cpu":
+    is_vector = 1 in (l2, columns.shape[1])
+    if is_vector or not small or jax.default_backend() != "cpu":
         return weight.T @ columns
     return _transposed_first(weight, columns)
 

@@ -53,7 +53,14 @@ def jit(
     possible = set_xla_metadata is not None and jax.default_backend() == "cpu"
     if not possible or not _is_simple(traced.jaxpr):
         return plain
-    whole = jax.jit(marked(jax.jit(function)), compiler_options=options)
+    inner = jax.jit(function)
+
+    def as_one_call(*arguments: Any) -> Any:
+        # XLA's names, which it is free to give up: the call then is like any other.
+        with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
+            return inner(*arguments)
+
+    whole = jax.jit(as_one_call, compiler_options=options)
     chosen: list[Callable[..., Any]] = []
 
     @functools.wraps(whole)
@@ -69,19 +76,6 @@ def jit(
         return chosen[0](*arguments)
 
     return run
-
-
-def marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls one of ``jax.jit`` as a piece of its own.
-
-    The names are XLA's, which is free to give them up: the call then is like any other.
-    """
-
-    def call(*arguments: Any) -> Any:
-        with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
-            return function(*arguments)
-
-    return call
 
 
 def _is_simple(program: Any) -> bool:

@@ -17,7 +17,7 @@ from jax import Array
 
 from s2vgd._precise import matmul
 
-_FEW = 16384
+_FEW = 16384  # numbers: those of a matrix, times the reflections of it
 
 
 def reflect(v: Array, x: Array) -> Array:

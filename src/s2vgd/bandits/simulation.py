@@ -129,7 +129,8 @@ def simulate(
         after the last step.
     resume : bool
         Go on from the checkpoint, if there is one; the result is that of an uninterrupted run, to
-        the last bit on the same machine. More steps than before make the simulation longer.
+        the last bit with as many cores of the same machine. More steps than before make the
+        simulation longer.
     settings : mapping, optional
         Anything, as JSON, that identifies agent and world. A checkpoint made with other settings,
         seeds, data, shapes or first states is refused.

@@ -1,7 +1,8 @@
 """Speed and quality against peers, as ratios measured in one run: ``s2vgd bench``.
 
 One file a question, each with a `TITLE` and ``ask(quick, extra)``, a generator of rows that may put
-curves and settings into `extra`. A question runs in a process of its own
+curves and settings into `extra`; if it has a ``prepare()``, that is called before JAX has run
+anything. A question runs in a process of its own
 (``python -m s2vgd.bench NAME``), so that nobody's threads or memory are in the way of the next;
 :mod:`~s2vgd.bench.running` starts them and makes a table of what they found, and
 :mod:`~s2vgd.bench.guard` compares that with an earlier run. The peers' side of the work is in
