@@ -242,7 +242,7 @@ def test_chains_sentence_repeats_complaints_or_says_there_are_none():
         log_density=np.zeros((1, 1)),
         step_size=np.array([0.1]),
     )
-    assert "1.02, draws worth 300" in reading.chains("x", good)
+    assert "is 1.02, and the draws are worth 300" in reading.chains("x", good)
     bad = good._replace(divergence_rate=0.5)
     assert bad.problems()[0] in reading.chains("x", bad)
 

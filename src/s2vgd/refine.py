@@ -35,6 +35,9 @@ class Length(NamedTuple):
     thin: int
 
 
+LARGEST_R_HAT, FEWEST_DRAWS = 2.0, 20
+"""What :meth:`Diagnostics.problems` lets pass: medians over the predictions."""
+
 # Chosen for a fit of a thousand rows in tens of seconds on two cores.
 DEFAULT_LENGTHS = {
     "mclmc": Length(5000, 100, 20),
@@ -118,13 +121,13 @@ class Diagnostics(NamedTuple):
                 f"a chain accepted only {np.nanmin(self.acceptance):.0%} of its steps and hardly "
                 "moved (a longer warm-up helps)"
             )
-        if self.r_hat.size and np.median(self.r_hat) > 2.0:
+        if self.r_hat.size and np.median(self.r_hat) > LARGEST_R_HAT:
             found.append(
                 f"the chains disagree about the predictions (median R-hat "
                 f"{np.median(self.r_hat):.1f}, 1 is perfect): each explored a part of its own, and "
                 "pooled error bars are a rough guide (more steps or more particles help)"
             )
-        if self.effective_draws.size and np.median(self.effective_draws) < 20:
+        if self.effective_draws.size and np.median(self.effective_draws) < FEWEST_DRAWS:
             found.append(
                 f"the draws are worth only {np.median(self.effective_draws):.0f} independent ones, "
                 "so intervals beyond 90 % are coarse (more draws, or more steps between them, help)"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from s2vgd.refine import Diagnostics
+from s2vgd.refine import FEWEST_DRAWS, LARGEST_R_HAT, Diagnostics
 
 
 def coverage(held: Mapping[str, int], n: int, level: float = 0.9) -> str:
@@ -108,10 +108,11 @@ def chains(method: str, diagnostics: Diagnostics) -> str:
     """Say what the chains of a refinement report about themselves."""
     if problems := diagnostics.problems():
         return f"The chains of {method} complain: {'; '.join(problems)}."
+    r_hat, draws = np.median(diagnostics.r_hat), np.median(diagnostics.effective_draws)
     return (
-        f"The chains of {method} have nothing to complain of: median R-hat of the predictions "
-        f"{np.median(diagnostics.r_hat):.2f}, draws worth "
-        f"{np.median(diagnostics.effective_draws):.0f} independent ones."
+        f"The chains of {method} raise no alarm: the median R-hat of the predictions, of which 1 "
+        f"is perfect and more than {LARGEST_R_HAT:g} too much, is {r_hat:.2f}, and the draws are "
+        f"worth {draws:.0f} independent ones, where fewer than {FEWEST_DRAWS} are too few."
     )
 
 
