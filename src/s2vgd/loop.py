@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2vgd import _compiled
+from s2vgd._random import random_order
 
 MAX_STEPS = 256
 """Most steps of one call."""
@@ -75,9 +76,7 @@ def compiled_loop(
             order = jax.lax.cond(
                 shuffled & (i % per_epoch != 0),
                 lambda: order,
-                lambda: jax.random.permutation(
-                    jax.random.fold_in(key, epoch), jnp.arange(n_rows, dtype=order.dtype)
-                ),
+                lambda: random_order(jax.random.fold_in(key, epoch), n_rows),
             )
             stop = jnp.minimum(last, (epoch + 1) * per_epoch)
             return stop, order, jnp.array(True), *steps(order, i, stop, state, infos)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from s2vgd import training
+from s2vgd._random import random_order
 from s2vgd._threads import with_same_precision
 from s2vgd.errors import DivergedError
 from s2vgd.loop import Several, rows_of_step
@@ -212,8 +213,7 @@ def _merged(step: Callable[[Any, Any], tuple[Any, Any]], batch_size: int | None)
 
 
 def _orders(keys: Array, epoch: Array, n_rows: int) -> Array:
-    rows = jnp.arange(n_rows, dtype=jnp.int32)
-    return jax.vmap(lambda key: jax.random.permutation(jax.random.fold_in(key, epoch), rows))(keys)
+    return jax.vmap(lambda key: random_order(jax.random.fold_in(key, epoch), n_rows))(keys)
 
 
 def _taken(data: Any, rows: Array) -> Any:

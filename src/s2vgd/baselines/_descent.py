@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from s2vgd._random import random_order
 from s2vgd.bnn import BNN, Batch
 from s2vgd.loop import Several, count_rows, rows_of_step
 
@@ -153,6 +154,5 @@ def side_by_side(algorithm: Algorithm, batch_size: int | None) -> Algorithm:
 
 def _shuffled(key: Array, order: Array) -> Array:
     """Return a permutation of 0, ..., N - 1 in each of the rows (M, N)."""
-    return jax.random.permutation(
-        key, jnp.broadcast_to(jnp.arange(order.shape[1], dtype=order.dtype), order.shape), 1, True
-    )
+    m, n = order.shape
+    return jax.vmap(lambda key: random_order(key, n))(jax.random.split(key, m))
