@@ -106,6 +106,17 @@ def test_whoever_set_the_level_keeps_it(monkeypatch, flags):
 def test_options_that_xla_does_not_know_are_left_out(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     known = dict(_compiled._EFFORTS["loop"])
+    monkeypatch.setattr(_compiled, "_is_wide", lambda: True)
     monkeypatch.setitem(_compiled._EFFORTS, "loop", {**known, "xla_no_such_option": 1})
     monkeypatch.setattr(_compiled, "_unknown", _compiled._unknown.__wrapped__)
     assert _compiled.effort.__wrapped__("loop") == known
+
+
+@pytest.mark.parametrize(
+    ("flags", "wide"), [("avx2 avx512f", False), ("avx512f avx512_bf16", True)]
+)
+def test_long_registers_are_used_where_they_are_as_fast_as_others(monkeypatch, flags, wide):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(_compiled, "_cpuinfo", lambda: f"flags : {flags}")
+    found = _compiled.effort.__wrapped__("loop")
+    assert (_compiled._WIDTH in found) == wide

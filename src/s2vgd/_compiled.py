@@ -29,11 +29,13 @@ _WORTH_SECONDS = 0.1
 
 # How to compile for a CPU. A fit of a small table waits longer for the compiler than for anything
 # else: optimising less costs the loops nothing that can be measured, and what runs once in a fit is
-# not worth optimising at all. The networks of bandits, live or simulated, are small: there, XLA's
-# library is left to products, because for sums over a short axis it takes several times as long as
-# a loop does.
+# not worth optimising at all. Loops are to use registers of 512 bits where there are such, which
+# compilers avoid, since the first processors that had them ran slower with them. The networks of
+# bandits, live or simulated, are small: there, XLA's library is left to products, because for sums
+# over a short axis it takes several times as long as a loop does.
+_WIDTH = "xla_cpu_prefer_vector_width"
 _EFFORTS: dict[str, dict[str, Any]] = {
-    "loop": {"xla_backend_optimization_level": 1},
+    "loop": {"xla_backend_optimization_level": 1, _WIDTH: 512},
     "once": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
     "live": {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"},
 }
@@ -73,8 +75,8 @@ def effort(runs: str) -> dict[str, Any] | None:
     """Return the ``compiler_options`` of :func:`jit`; None where they are not up to us."""
     if jax.default_backend() != "cpu" or "optimization_level" in os.environ.get("XLA_FLAGS", ""):
         return None
-    unknown = _unknown()
-    return {name: value for name, value in _EFFORTS[runs].items() if name not in unknown} or None
+    left_out = _unknown() if _is_wide() else _unknown() | {_WIDTH}
+    return {name: value for name, value in _EFFORTS[runs].items() if name not in left_out} or None
 
 
 @functools.cache
@@ -123,10 +125,20 @@ def keep() -> Path | None:
 
 def _processor() -> str:
     """Return a short name of what this processor can do."""
-    known = platform.machine() + platform.processor()
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
-        known += "".join(line for line in lines if line.startswith(("model name", "flags")))[:8192]
+    known = platform.machine() + platform.processor() + _cpuinfo()
     return hashlib.sha256(known.encode()).hexdigest()[:12]
+
+
+def _is_wide() -> bool:
+    """Whether it computes with 512 bits at full speed; bfloat16 came after those that do not."""
+    return "avx512_bf16" in _cpuinfo()
+
+
+@functools.cache
+def _cpuinfo() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        return "".join(line for line in lines if line.startswith(("model name", "flags")))[:8192]
+    return ""
 
 
 def _forget(folder: Path, limit: int) -> None:

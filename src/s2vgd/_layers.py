@@ -1,13 +1,15 @@
 """Products of layers as XLA makes them quickly on a CPU, where most tables are fitted.
 
-Each function here is one matrix product, or two, in an order that was found by timing the others,
-with a rule for its derivative that makes reverse mode do the same. On accelerators they are the
-plain products. What a layer is, and how its weight comes about, is decided in
+Each function here is one matrix product, or two, or a sum, in an order that was found by timing the
+others; products have a rule for their derivative that makes reverse mode do the same, and are the
+plain ones on accelerators. What a layer is, and how its weight comes about, is decided in
 :mod:`s2vgd.networks` and :mod:`s2vgd.structure`.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import jax
@@ -16,6 +18,7 @@ from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
 _NARROW, _SMALL = 16, 4096
+_WINDOW = 32
 
 
 def product(weight: Array, columns: Array) -> Array:
@@ -97,6 +100,17 @@ def _array(tangent: Any) -> Array:
     if isinstance(tangent, SymbolicZero):
         return jnp.zeros(tangent.shape, tangent.dtype)
     return tangent
+
+
+def total(values: Array) -> Array:
+    """Return the sum over the last axis, (..., n) to (...).
+
+    XLA makes a sum of more than 32 numbers in two operations, one after what computes the numbers.
+    Parts of equal length that are added to one another first are summed in the same operation.
+    """
+    n = values.shape[-1]
+    parts = next((k for k in range(-(-n // _WINDOW), _WINDOW) if n % k == 0), 1)
+    return jnp.sum(functools.reduce(operator.add, jnp.split(values, parts, axis=-1)), axis=-1)
 
 
 def _columns(n: int) -> int:

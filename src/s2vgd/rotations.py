@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from s2vgd._layers import total
 from s2vgd._precise import matmul
 
 _FEW = 16384  # numbers: those of a matrix, times the reflections of it
@@ -61,7 +62,7 @@ def wy(vs: Array) -> tuple[Array, Array]:
     """
     floor = jnp.finfo(vs.dtype).eps ** 2
     if len(vs) == 1:
-        return vs.T, 2 / (jnp.sum(vs * vs, keepdims=True) + floor)
+        return vs.T, 2 / (total(vs * vs)[:, None] + floor)
     gram = matmul(vs, vs.T)
     unit = jnp.sqrt(2 / (jnp.diag(gram) + floor))
     pairs = unit[:, None] * unit
@@ -115,7 +116,7 @@ def _rotate_backward(axis: int, saved: tuple[Array, ...], g: Array) -> tuple[Arr
     vs, a, t, s = saved
     r = _mix(t.T, _project(vs, g, axis))
     if len(vs) == 1:
-        turned = jnp.sum(r * s) * vs
+        turned = total(r * s) * vs
     else:
         d = jnp.tril(matmul(r, s.T))
         turned = matmul(jnp.tril(d, -1) + d.T, vs)
@@ -155,6 +156,8 @@ def _mix(t: Array, s: Array) -> Array:
 
 def _project(vs: Array, a: Array, axis: int) -> Array:
     """Return the components (K, m) of a along vectors (K, n), where n is this axis of a."""
+    if len(vs) == 1 and a.size == vs.size:
+        return total(vs * a.reshape(1, -1))[:, None]
     return matmul(a, vs.T).T if axis else matmul(vs, a)
 
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from s2vgd._layers import first_layer, product
+from s2vgd._layers import first_layer, product, total
 from s2vgd._precise import matmul
 from s2vgd._random import normals
 from s2vgd.rotations import rotate
@@ -301,6 +301,9 @@ def _rescale_forward(c: Array, left: Array, right: Array) -> tuple[Array, tuple[
 def _rescale_backward(saved: tuple[Array, ...], g: Array) -> tuple[Array, ...]:
     c, left, right = saved
     product = g * c
+    if c.shape[1] == 1:
+        of_right = total(left * product[:, 0])[None]
+        return left[:, None] * g * right, product[:, 0] * right, of_right
     return left[:, None] * g * right, matmul(product, right), matmul(left, product)
 
 

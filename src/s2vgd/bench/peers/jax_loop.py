@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from s2vgd import _compiled
 from s2vgd.bench.problems import check_memory
 
 
@@ -39,7 +40,10 @@ class Loop:
         # Without weak types the state of the last step is of the very type of the first.
         state = jax.tree.map(lambda leaf: jax.numpy.array(leaf, leaf.dtype), state)
         self._batch = jax.tree.map(jax.numpy.asarray, batch)
-        compiled = jax.jit(run, donate_argnums=0).lower(state, self._batch, np.int32(1)).compile()
+        # As s2vgd.training compiles its loop, whoever the step is of.
+        options = _compiled.effort("loop")
+        jitted = jax.jit(run, donate_argnums=0, compiler_options=options)
+        compiled = jitted.lower(state, self._batch, np.int32(1)).compile()
         plan: Any = compiled.memory_analysis()
         self.needs = check_memory(plan.temp_size_in_bytes + plan.argument_size_in_bytes)
         self._run, self._state, self._read = compiled, state, read
