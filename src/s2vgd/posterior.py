@@ -148,6 +148,8 @@ class Posterior:
             function(self.predict(x[first : first + width], **presentation))
             for first in range(0, max(len(x), 1), width)
         ]
+        if len(parts) == 1:
+            return parts[0]
         return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 
     def to_arviz(self) -> Any:

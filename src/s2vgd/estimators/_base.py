@@ -19,7 +19,7 @@ from s2vgd.bnn import BNN, Batch
 from s2vgd.errors import DivergedError, ModelFileError
 from s2vgd.estimators import _fitting
 from s2vgd.estimators._parameters import check_integer, check_parameters, jsonable
-from s2vgd.estimators._rows import ROWS
+from s2vgd.estimators._rows import ROWS, is_plain_table
 from s2vgd.estimators._trials import STEPS_TO_CHOOSE_FROM, Trial, held_out_rows
 from s2vgd.likelihoods import Likelihood
 from s2vgd.networks import MLP
@@ -236,7 +236,8 @@ class S2VGDEstimator(BaseEstimator):
     def _inputs(self, X: Any) -> np.ndarray:
         """Return validated rows as the networks want them."""
         check_is_fitted(self, "posterior_")
-        x = validate_data(self, X, reset=False, **ROWS)
+        is_plain = is_plain_table(X, self.n_features_in_) and not hasattr(self, "feature_names_in_")
+        x = X if is_plain else validate_data(self, X, reset=False, **ROWS)
         return self._x_scaler(x).astype(self.dtype)
 
     def _map(self, function: Callable[[Predictive], T], X: Any) -> T:

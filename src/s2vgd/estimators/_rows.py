@@ -12,6 +12,22 @@ from sklearn.utils.validation import _check_sample_weight
 ROWS: dict[str, Any] = {"dtype": np.float64, "order": "C"}
 
 
+def is_plain_table(x: Any, n_features: int) -> bool:
+    """Whether scikit-learn's checks would hand these rows back as they are.
+
+    They take a tenth of a millisecond, which is half of what it takes to predict a single row.
+    """
+    return (
+        type(x) is np.ndarray
+        and x.dtype == ROWS["dtype"]
+        and x.ndim == 2
+        and len(x) > 0
+        and x.shape[1] == n_features
+        and x.flags.c_contiguous
+        and bool(np.isfinite(np.sum(x)))
+    )
+
+
 def weighted_rows(
     x: np.ndarray, y: np.ndarray, sample_weight: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
