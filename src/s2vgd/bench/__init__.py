@@ -19,7 +19,7 @@ from s2vgd.bench.records import Row
 
 QUESTIONS = (
     *("step", "structure", "quality", "cold", "predict", "bandit", "control"),
-    *("memory", "growth", "roofline", "gpu"),
+    *("memory", "growth", "roofline", "gpu", "gpu_step"),
 )
 """Names of the questions, in the order in which they are asked."""
 

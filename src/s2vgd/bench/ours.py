@@ -55,9 +55,8 @@ def svgd_loop(
     drive : float
         Factor of the driving term.
     """
-    bnn = model(problem)
     algorithm = svgd.build(
-        _log_density(bnn, problem, particles),
+        log_density(problem, particles),
         adam() if optimizer == "adam" else optax.sgd(1.0),
         rbf() if bandwidth is None else rbf(bandwidth),
         anneal=None if drive == 1.0 else lambda _: drive,
@@ -74,7 +73,7 @@ def svgd_loop(
 def s2vgd_loop(problem: Regression, particles: int, structure: Structure) -> Loop:
     """Return S²VGD. Its particles have other columns than the problem's: one leaf is read."""
     bnn = model(problem, structure)
-    algorithm = svgd.build(_log_density(bnn, problem, particles), adam())
+    algorithm = svgd.build(log_density(problem, particles, structure), adam())
     return Loop(
         lambda state, batch: algorithm.step(state, batch)[0],
         algorithm.init(bnn.init_particles(jax.random.key(0), particles)),
@@ -83,8 +82,9 @@ def s2vgd_loop(problem: Regression, particles: int, structure: Structure) -> Loo
     )
 
 
-def _log_density(bnn: BNN, problem: Regression, particles: int) -> Any:
+def log_density(problem: Regression, particles: int, structure: Structure = PLAIN) -> Any:
     """Return the log joint as the estimators build it: of many rows, some at a time."""
+    bnn = model(problem, structure)
     rows, total = bnn.rows_at_once(particles), float(problem.total)
     return lambda particle, batch: bnn.log_joint(particle, batch, total, rows)
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Protocol
 
+import jax
 import numpy as np
 
 Optimizer = Literal["adam", "sgd"]
@@ -122,8 +123,16 @@ def check_memory(needed: float) -> int:
     return int(needed)
 
 
+def on_gpu() -> bool:
+    """Whether JAX computes on a GPU, and so does whoever is compared with it."""
+    return jax.default_backend() == "gpu"
+
+
 def free_bytes() -> int:
-    """Return how much memory can be had now."""
+    """Return how much memory can be had now, on the device that computes."""
+    if on_gpu():
+        stats = jax.devices()[0].memory_stats() or {}
+        return int(stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0))
     try:
         text = Path("/proc/meminfo").read_text()
         return 1024 * int(text.split("MemAvailable:")[1].split()[0])

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 
+import jax
 import numpy as np
 import torch
 
-from s2vgd.bench.problems import LEARNING_RATE, Optimizer, Regression, check_memory
+from s2vgd.bench.problems import LEARNING_RATE, Optimizer, Regression, check_memory, on_gpu
 
 
 class TorchSVGD:
@@ -42,9 +43,14 @@ class TorchSVGD:
         self.needs = check_memory(4 * (7 * particles * problem.size + active + 4 * particles**2))
         self._problem, self._bandwidth = problem, bandwidth
         self._threads = threads or torch.get_num_threads()
-        self._x, self._y = map(torch.from_numpy, problem.batch())
+        self._device = torch.device("cuda" if on_gpu() else "cpu")
+        # Products as JAX makes them there: in TF32 unless it is told not to.
+        exact = jax.config.jax_default_matmul_precision == "float32"
+        torch.set_float32_matmul_precision("highest" if exact else "high")
+        self._x, self._y = (torch.from_numpy(a).to(self._device) for a in problem.batch())
         self._sizes = [math.prod(shape) for shape in problem.shapes]
-        self._theta = torch.from_numpy(problem.start(particles)).requires_grad_()
+        start = torch.from_numpy(problem.start(particles))
+        self._theta = start.to(self._device).requires_grad_()
         self._optimizer: torch.optim.Optimizer = (
             torch.optim.Adam([self._theta], LEARNING_RATE, fused=True)
             if optimizer == "adam"
@@ -60,10 +66,12 @@ class TorchSVGD:
             with torch.no_grad():
                 self._theta.grad = -self._direction(gradient)
             self._optimizer.step()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
 
     def particles(self) -> np.ndarray:
         """Return the particles (M, D)."""
-        return self._theta.detach().numpy().copy()
+        return self._theta.detach().cpu().numpy().copy()
 
     def _direction(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return eq. (svgd_update) by three matrix products."""
@@ -72,11 +80,12 @@ class TorchSVGD:
         norms = gram.diagonal()
         squared = (norms[:, None] + norms - 2 * gram).clamp_(min=0)
         if self._bandwidth is not None:
-            h = torch.tensor(self._bandwidth)
+            h = torch.tensor(self._bandwidth, device=self._device)
         elif m == 1:
-            h = torch.ones(())
+            h = torch.ones((), device=self._device)
         else:
-            pairs = squared[torch.ones(m, m, dtype=torch.bool).tril_(-1)]
+            below = torch.ones(m, m, dtype=torch.bool, device=self._device).tril_(-1)
+            pairs = squared[below]
             h = pairs.median() / math.log(m)
         kernel = torch.exp(-squared / h)
         push = (2 / h) * (theta * kernel.sum(1, keepdim=True) - kernel @ theta)
