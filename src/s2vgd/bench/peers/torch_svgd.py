@@ -45,7 +45,8 @@ class TorchSVGD:
         self._threads = threads or torch.get_num_threads()
         self._device = torch.device("cuda" if on_gpu() else "cpu")
         # Products as JAX makes them there: in TF32 unless it is told not to.
-        exact = jax.config.jax_default_matmul_precision == "float32"
+        precision = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009
+        exact = precision == "float32"
         torch.set_float32_matmul_precision("highest" if exact else "high")
         self._x, self._y = (torch.from_numpy(a).to(self._device) for a in problem.batch())
         self._sizes = [math.prod(shape) for shape in problem.shapes]
