@@ -86,3 +86,13 @@ def test_second_derivatives():
 @pytest.mark.parametrize("n", range(1, 70))
 def test_columns_are_enough(n):
     assert n <= _layers._columns(n) <= max(16, n + 7)
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 50, 64, 97, 400, 784, 5000])
+def test_total_is_the_sum(n):
+    with jax.enable_x64(True):
+        (values,) = draws((3, 2, n))
+        close(_layers.total(values), jnp.sum(values, axis=-1))
+        (gradient,) = jax.grad(lambda v: jnp.sum(jnp.sin(_layers.total(v))), (0,))(values)
+        plain = jax.grad(lambda v: jnp.sum(jnp.sin(jnp.sum(v, axis=-1))))(values)
+        close(gradient, plain)

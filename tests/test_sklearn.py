@@ -118,6 +118,25 @@ def test_a_clone_is_unfitted_and_equal(estimator):
         copy.predict(X)
 
 
+def test_arrays_that_need_no_conversion_are_taken_as_they_are_and_checked_all_the_same():
+    model = regressor().fit(X, Y)
+    expected = model.predict(X)
+    for same in (X.tolist(), np.asfortranarray(X), X[::1], np.ma.array(X)):
+        np.testing.assert_array_equal(model.predict(same), expected)
+    wrong = X.copy()
+    for value, words in ((np.nan, "contains NaN"), (np.inf, "contains infinity")):
+        wrong[1, 0] = value
+        with pytest.raises(ValueError, match=words):
+            model.predict(wrong)
+    with pytest.raises(ValueError, match="expecting 3 features"):
+        model.predict(X[:, :2])
+    with pytest.raises(ValueError, match="minimum of 1 is required"):
+        model.predict(X[:0])
+    named = regressor().fit(pd.DataFrame(X, columns=["a", "b", "c"]), Y)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        named.predict(X)
+
+
 # -- frames --------------------------------------------------------------------------------------
 
 FRAMES = {"pandas": pd.DataFrame, "polars": pl.DataFrame}

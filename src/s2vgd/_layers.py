@@ -105,11 +105,13 @@ def _array(tangent: Any) -> Array:
 def total(values: Array) -> Array:
     """Return the sum over the last axis, (..., n) to (...).
 
-    XLA makes a sum of more than 32 numbers in two operations, one after what computes the numbers.
+    On a CPU XLA makes a sum of more than 32 numbers in two operations, after what computes them.
     Parts of equal length that are added to one another first are summed in the same operation.
     """
+    if jax.default_backend() != "cpu":
+        return jnp.sum(values, axis=-1)
     n = values.shape[-1]
-    parts = next((k for k in range(-(-n // _WINDOW), _WINDOW) if n % k == 0), 1)
+    parts = next((k for k in range(max(1, -(-n // _WINDOW)), _WINDOW) if n % k == 0), 1)
     return jnp.sum(functools.reduce(operator.add, jnp.split(values, parts, axis=-1)), axis=-1)
 
 
