@@ -309,6 +309,29 @@ def test_gpu_question_trains_its_many_particles_and_says_what_memory_they_take()
     assert extra["many_particles"]["planned_bytes"]["argument"] > 0
 
 
+def test_gpu_question_counts_the_errors_of_what_was_trained_with_rounded_products(monkeypatch):
+    """On two digits that are easy to tell apart, one in 20 named wrong."""
+    from s2vgd.bench import gpu
+
+    rng = np.random.default_rng(0)
+    digits = rng.integers(0, 2, 70_000)
+    images = rng.random((70_000, 784), np.float32) * 0.1
+    images[:, :20] += digits[:, None]
+    digits[::20] = 1 - digits[::20]
+    monkeypatch.setattr(gpu, "mnist", lambda rows: (images[rows], digits[rows]))
+    sizes = gpu.Sizes(rows=200, hidden=(4,), particles=2, batch=20, trained=30)
+    found = list(gpu.errors(sizes))
+    assert [r.case.split()[-1] for r in found] == ["default", "bfloat16"]
+    assert all(4 < r.ours.low <= r.ours.high < 7 for r in found)
+
+    def nothing(rows):
+        raise OSError("no such file")
+
+    monkeypatch.setattr(gpu, "mnist", nothing)
+    (row,) = gpu.errors(sizes)
+    assert "not run: MNIST cannot be read (no such file)" in row.note
+
+
 def test_counts_are_those_of_the_products_written_out():
     """Three products a layer of 2 B l1 l2 operations, two in the first."""
     widths, m, b = (5, 7, 3), 4, 10

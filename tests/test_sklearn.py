@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -205,6 +206,8 @@ def test_set_output_of_a_pipeline_reaches_the_estimator_as_a_frame(library):
         ({"draws": 2.5}, "draws must be an integer of at least 1, got 2.5"),
         ({"thin": 0}, "thin must be an integer of at least 1, got 0"),
         ({"dtype": "float16"}, "dtype must be 'float32' or 'float64', got 'float16'"),
+        ({"products": "int8"}, "products must be one of .* got 'int8'"),
+        ({"products": "tf32", "dtype": "float64"}, "products='tf32' needs dtype='float32'"),
         ({"random_state": "lucky"}, "'lucky' cannot be used to seed"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -212,6 +215,17 @@ def test_set_output_of_a_pipeline_reaches_the_estimator_as_a_frame(library):
 def test_a_wrong_parameter_is_named_by_fit(parameters, message):
     with pytest.raises(ValueError, match=message):
         regressor(**parameters).fit(X, Y)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_products_are_rounded_on_a_gpu_as_asked_and_nowhere_else(monkeypatch, backend):
+    """What JAX is told; a GPU is not needed for that."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    told = {"float32": "highest", "tf32": "default", "bfloat16": "BF16_BF16_F32"}
+    for products, expected in told.items():
+        with regressor(dtype="float32", products=products)._precision():
+            found = jax.config.jax_default_matmul_precision
+        assert found == (expected if backend == "gpu" else "highest")
 
 
 def replaced(value: float) -> np.ndarray:

@@ -24,6 +24,7 @@ from s2vgd.bench.timing import Spread, Timed, in_turns, lasting, ratio, repeated
 from s2vgd.bnn import BNN, Batch
 from s2vgd.likelihoods import Categorical
 from s2vgd.networks import MLP
+from s2vgd.posterior import Posterior
 from s2vgd.priors import FixedPrior
 from s2vgd.structure import Structure
 
@@ -53,6 +54,8 @@ class Sizes:
         Of the square matrices whose product gives the rate of the device.
     rounds : int
         Repeats.
+    trained : int
+        Epochs after which the errors on the test images are counted.
     """
 
     rows: int = 60_000
@@ -63,6 +66,7 @@ class Sizes:
     many: int = 1000
     side: int = 8192
     rounds: int = 7
+    trained: int = 10
 
 
 def ask(quick: bool, extra: dict[str, Any]) -> Iterator[Row]:
@@ -70,7 +74,7 @@ def ask(quick: bool, extra: dict[str, Any]) -> Iterator[Row]:
     if jax.default_backend() != "gpu":
         yield not_run("MNIST 400-400", "", "no GPU")
         return
-    yield from answer(Sizes(rows=6000, rounds=3) if quick else Sizes(), extra)
+    yield from answer(Sizes(rows=6000, rounds=3, trained=2) if quick else Sizes(), extra)
 
 
 def answer(sizes: Sizes, extra: dict[str, Any]) -> Iterator[Row]:
@@ -81,21 +85,30 @@ def answer(sizes: Sizes, extra: dict[str, Any]) -> Iterator[Row]:
     yield from epochs(data, sizes)
     yield from shares(data, sizes, extra)
     yield from crowd(data, sizes, extra)
+    yield from errors(sizes)
 
 
 def images(rows: int) -> tuple[Batch, str]:
     """Return MNIST on the device, or random numbers in its place; and which of the two."""
-    from s2vgd import datasets
-
     try:
-        found = datasets.load("mnist", download=False)
-        x, y = found.x[:rows] / np.float32(126), found.y[:rows]
-        source = "MNIST"
+        (x, y), source = mnist(slice(rows)), "MNIST"
     except Exception:  # whatever keeps it from being read, the times do not need it
         rng = np.random.default_rng(0)
         x, y = rng.random((rows, 784)), rng.integers(0, 10, rows)
         source = "random numbers in the shape of MNIST; the times do not depend on the values"
-    return Batch(jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)), source
+    return _on_device(x, y), source
+
+
+def mnist(rows: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return images (N, 784), scaled as in the paper, and their digits (N,)."""
+    from s2vgd import datasets
+
+    found = datasets.load("mnist", download=False)
+    return found.x[rows] / np.float32(126), found.y[rows]
+
+
+def _on_device(x: np.ndarray, y: np.ndarray) -> Batch:
+    return Batch(jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32))
 
 
 def model(structure: Structure, hidden: tuple[int, ...]) -> BNN:
@@ -280,3 +293,55 @@ def crowd(data: Batch, sizes: Sizes, extra: dict[str, Any]) -> Iterator[Row]:
             "GB",
             note=f"of {stats.get('bytes_limit', 0) / 1e9:.0f} GB that the process may use",
         )
+
+
+def errors(sizes: Sizes) -> Iterator[Row]:
+    """Compare errors on the test images after training with products of each precision."""
+    name = "S²VGD, K = 1"
+    case = f"errors on MNIST, {name}, {sizes.trained} epochs, products in"
+    try:
+        train, test = _on_device(*mnist(slice(sizes.rows))), mnist(slice(60_000, 70_000))
+    except Exception as error:
+        yield not_run(f"{case} bfloat16", "float32", f"MNIST cannot be read ({error})")
+        return
+    found: dict[str, list[float]] = {label: [] for label in PRECISIONS}
+    for label, precision in PRECISIONS.items():
+        with jax.default_matmul_precision(precision):
+            found[label] = [errors_of_one(name, train, test, sizes, seed) for seed in range(3)]
+    exact = np.array(found["float32"])
+    for label in PRECISIONS:
+        if label != "float32":
+            yield Row(
+                f"{case} {label}",
+                "products in float32",
+                ratio(np.array(found[label]), exact),
+                "lower",
+                Spread.of(100 * np.array(found[label])),
+                Spread.of(100 * exact),
+                "% of the test images",
+                note="the same three seeds",
+            )
+
+
+def errors_of_one(
+    name: str, train: Batch, test: tuple[np.ndarray, np.ndarray], sizes: Sizes, seed: int
+) -> float:
+    """Return the share of the test images to which a trained posterior gives another digit."""
+    steps = sizes.trained * (len(train.x) // sizes.batch)
+    bnn = model(STRUCTURES[name], sizes.hidden)
+    chosen = svgd.build(
+        lambda particle, batch: bnn.log_joint(particle, batch, len(train.x)),
+        training.cosine_adam(2e-3, steps),
+    )
+    start, order = jax.random.split(jax.random.key(seed))
+    result = training.train(
+        chosen,
+        chosen.init(bnn.init_particles(start, sizes.particles)),
+        train,
+        key=order,
+        steps=steps,
+        batch_size=sizes.batch,
+    )
+    posterior = Posterior(bnn, result.state.particles, sizes.particles)
+    digits = posterior.map_rows(lambda predicted: predicted.mean.argmax(axis=-1), test[0])
+    return float(np.mean(digits != test[1]))

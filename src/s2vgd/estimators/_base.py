@@ -18,7 +18,7 @@ from s2vgd import files
 from s2vgd.bnn import BNN, Batch
 from s2vgd.errors import DivergedError, ModelFileError
 from s2vgd.estimators import _fitting
-from s2vgd.estimators._parameters import check_integer, check_parameters, jsonable
+from s2vgd.estimators._parameters import PRODUCTS, check_integer, check_parameters, jsonable
 from s2vgd.estimators._rows import ROWS, is_plain_table
 from s2vgd.estimators._trials import STEPS_TO_CHOOSE_FROM, Trial, held_out_rows
 from s2vgd.likelihoods import Likelihood
@@ -59,6 +59,7 @@ class S2VGDEstimator(BaseEstimator):
     draws: int | None
     thin: int | None
     dtype: str
+    products: str
     checkpoint_dir: Any
     random_state: Any
     verbose: Any
@@ -207,7 +208,8 @@ class S2VGDEstimator(BaseEstimator):
     def _precision(self) -> Iterator[None]:
         # Accelerators round the inputs of a product to 10 bits by default. Networks for tables are
         # too small to gain much from it, and where the noise is low it is what limits the fit.
-        with jax.enable_x64(self.dtype == "float64"), jax.default_matmul_precision("highest"):
+        rounded = PRODUCTS[self.products if jax.default_backend() == "gpu" else "float32"]
+        with jax.enable_x64(self.dtype == "float64"), jax.default_matmul_precision(rounded):
             yield
 
     def _check_parameters(self) -> None:

@@ -28,7 +28,7 @@ class S2VGDClassifier(ClassifierMixin, S2VGDEstimator):
     prior : {"auto", "hierarchical"} or float, default="auto"
         As for :class:`S2VGDRegressor`, but "auto" is always 1.0: labels say too little to keep SVGD
         out of the mode of learned variances at which all weights are zero.
-    activation, chains, warmup, draws, thin, dtype, checkpoint_dir, random_state, verbose
+    activation, chains, warmup, draws, thin, dtype, products, checkpoint_dir, random_state, verbose
         As for :class:`S2VGDRegressor`.
 
     Attributes
@@ -59,6 +59,7 @@ class S2VGDClassifier(ClassifierMixin, S2VGDEstimator):
         draws: int | None = None,
         thin: int | None = None,
         dtype: str = "float32",
+        products: str = "float32",
         checkpoint_dir: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         verbose: bool | int = False,
@@ -78,6 +79,7 @@ class S2VGDClassifier(ClassifierMixin, S2VGDEstimator):
         self.draws = draws
         self.thin = thin
         self.dtype = dtype
+        self.products = products
         self.checkpoint_dir = checkpoint_dir
         self.random_state = random_state
         self.verbose = verbose

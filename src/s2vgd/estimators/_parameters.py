@@ -12,6 +12,8 @@ import numpy as np
 
 from s2vgd.networks import ACTIVATIONS
 
+PRODUCTS = {"float32": "highest", "tf32": "default", "bfloat16": "BF16_BF16_F32"}
+"""How JAX calls the ways in which a GPU may round the factors of products."""
 REFINEMENTS = ("auto", "mclmc", "hmc", "nuts", "sghmc", None)
 
 
@@ -41,6 +43,10 @@ def check_parameters(estimator: Any) -> None:
         )
     if estimator.dtype not in ("float32", "float64"):
         raise ValueError(f"dtype must be 'float32' or 'float64', got {estimator.dtype!r}")
+    if estimator.products not in PRODUCTS:
+        raise ValueError(f"products must be one of {list(PRODUCTS)}, got {estimator.products!r}")
+    if estimator.products != "float32" and estimator.dtype != "float32":
+        raise ValueError(f"products={estimator.products!r} needs dtype='float32'")
     prior = estimator.prior
     if prior not in ("auto", "hierarchical") and not (isinstance(prior, Real) and float(prior) > 0):
         raise ValueError(

@@ -75,6 +75,10 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         The defaults are those of :mod:`s2vgd.refine`.
     dtype : {"float32", "float64"}, default="float32"
         Precision of the computation.
+    products : {"float32", "tf32", "bfloat16"}, default="float32"
+        To what a GPU rounds the factors of the networks' matrix products, whose sums stay in
+        float32. Anything but float32 is faster where layers are hundreds of units wide, and limits
+        how small a noise can be learned. Structure, kernel and CPUs are not concerned.
     checkpoint_dir : path-like, optional
         Where SVGD keeps checkpoints; fitting again with the same data goes on from there.
     random_state : int, RandomState or None, default=None
@@ -134,6 +138,7 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         draws: int | None = None,
         thin: int | None = None,
         dtype: str = "float32",
+        products: str = "float32",
         checkpoint_dir: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         verbose: bool | int = False,
@@ -154,6 +159,7 @@ class S2VGDRegressor(RegressorMixin, S2VGDEstimator):
         self.draws = draws
         self.thin = thin
         self.dtype = dtype
+        self.products = products
         self.checkpoint_dir = checkpoint_dir
         self.random_state = random_state
         self.verbose = verbose
