@@ -105,9 +105,8 @@ class Radial:
 
     def of_pieces(self, pieces: Sequence[Array]) -> KernelResult:
         """Evaluate it for particles side by side in matrices (M, D_i); the answers are so too."""
-        if (
-            len(pieces[0]) == 1
-        ):  # which is at no distance from itself, and need not be read for that
+        if len(pieces[0]) == 1:
+            # It is at no distance from itself, and need not be read to know that.
             nowhere = tuple(map(jnp.zeros_like, pieces))
             matrix, _, h = self.at_distances(jnp.zeros((1, 1), pieces[0].dtype))
             return KernelResult(matrix, nowhere, h, jnp.zeros_like(matrix))
