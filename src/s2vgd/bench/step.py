@@ -11,6 +11,7 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import jax
@@ -140,7 +141,7 @@ def compare(
             if name == "ours":
                 raise
             reasons[name] = f"it fails with {type(error).__name__}"
-    taken = in_turns(timed, sizes.rounds, budget=sizes.budget)
+    taken = in_turns(timed, sizes.rounds, budget=sizes.budget) if timed else {}
     notes = {}
     for name, build in alone.items():  # there may be room for it once the others are gone
         timed.clear()
@@ -225,17 +226,15 @@ def _torch(problem: Regression, particles: int) -> Contender:
     """Return the fastest of two ways of writing it, on one thread or all."""
     from s2vgd.bench.peers.torch_svgd import TorchSVGD
 
-    every = 1 if on_gpu() else n_cores()
-    best, least = None, float("inf")
-    for mapped in (False, True):
-        for threads in {1, every}:
-            way = TorchSVGD(problem, particles, mapped=mapped, threads=threads)
-            way.steps(1)
-            seconds = min(_seconds(way, 1) for _ in range(3))
-            if seconds < least:
-                best, least = way, seconds
-    assert best is not None
-    return best
+    def seconds(way: tuple[bool, int]) -> float:
+        mapped, threads = way
+        made = TorchSVGD(problem, particles, mapped=mapped, threads=threads)
+        made.steps(1)
+        return min(_seconds(made, 1) for _ in range(3))
+
+    # Made again at the end: there may be room for one at a time.
+    mapped, threads = min(product((False, True), {1, 1 if on_gpu() else n_cores()}), key=seconds)
+    return TorchSVGD(problem, particles, mapped=mapped, threads=threads)
 
 
 BUILDERS: dict[str, Build] = {"BlackJAX": _blackjax, "NumPyro": _numpyro, "PyTorch": _torch}
