@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax.numpy as jnp
 from jax import Array, lax
 
+from s2vgd._layers import inner_products
 from s2vgd._precise import matmul
 
 Bandwidth = float | Literal["median"]
@@ -229,7 +230,7 @@ def squared_distances(*pieces: Array) -> Array:
     times the largest squared norm, so centre the particles first; what would come out negative is
     zero.
     """
-    return distances_of_gram(reduce(operator.add, (matmul(piece, piece.T) for piece in pieces)))
+    return distances_of_gram(reduce(operator.add, map(inner_products, pieces)))
 
 
 def distances_of_gram(gram: Array) -> Array:
