@@ -12,7 +12,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from s2vgd.bench import QUESTIONS, counts, guard, page, question, running, table, timing
+from s2vgd.bench import (
+    QUESTIONS,
+    counts,
+    fits,
+    guard,
+    page,
+    quality,
+    question,
+    running,
+    table,
+    timing,
+)
 from s2vgd.bench.problems import Regression, TooLarge, check_memory
 from s2vgd.bench.records import Record, Row, missing, not_run
 from s2vgd.bench.timing import Spread
@@ -330,6 +341,24 @@ def test_gpu_question_counts_the_errors_of_what_was_trained_with_rounded_product
     monkeypatch.setattr(gpu, "mnist", nothing)
     (row,) = gpu.errors(sizes)
     assert "not run: MNIST cannot be read (no such file)" in row.note
+
+
+def test_the_quickest_rung_that_is_high_enough_is_repeated_with_other_seeds(monkeypatch):
+    seconds, scores = {1: 3.0, 2: 1.0, 3: 2.0, 4: 0.5}, {1: -2.0, 2: -1.0, 3: 0.0, 4: -9.0}
+
+    def run(method, dataset, seed, budget, **_):
+        n = budget["steps"]
+        if n == 5:
+            raise fits.OverTime("took more than 1 s")
+        return fits.Fit(seconds[n] + seed, 0.25, 9.0, scores[n], 1.0)
+
+    monkeypatch.setattr(fits, "run", run)
+    ladder = [{"steps": n} for n in (1, 4, 2, 3, 5)]
+    found = quality.climb("a", "b", -1.5, ladder, quality.Sizes(repeats=3))
+    assert found.seconds == (1.25, 2.25, 3.25)
+    assert found.best == "best 0.00 after 2.2 s"
+    assert found.rungs[-1] == {"budget": {"steps": 5}, "reason": "took more than 1 s"}
+    assert quality.climb("a", "b", 1.0, ladder, quality.Sizes()).seconds == ()
 
 
 def test_counts_are_those_of_the_products_written_out():
