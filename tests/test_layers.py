@@ -96,12 +96,3 @@ def test_total_is_the_sum(n):
         (gradient,) = jax.grad(lambda v: jnp.sum(jnp.sin(_layers.total(v))), (0,))(values)
         plain = jax.grad(lambda v: jnp.sum(jnp.sin(jnp.sum(v, axis=-1))))(values)
         close(gradient, plain)
-
-
-@pytest.mark.parametrize("d", [0, 5, 2 * _layers._BLOCK - 1, 2 * _layers._BLOCK, 40_003])
-def test_inner_products_are_those_of_all_columns(d):
-    with jax.enable_x64(True):
-        (rows,) = draws((2, 3, d))
-        close(jax.vmap(_layers.inner_products)(rows), rows @ jnp.swapaxes(rows, 1, 2))
-    single = np.asarray(rows[0], np.float32)
-    np.testing.assert_allclose(_layers.inner_products(single), single @ single.T, rtol=1e-4)

@@ -17,11 +17,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
-from s2vgd._precise import matmul
-
 _NARROW, _SMALL = 16, 4096
 _WINDOW = 32
-_BLOCK = 16384
 
 
 def product(weight: Array, columns: Array) -> Array:
@@ -103,24 +100,6 @@ def _array(tangent: Any) -> Array:
     if isinstance(tangent, SymbolicZero):
         return jnp.zeros(tangent.shape, tangent.dtype)
     return tangent
-
-
-def inner_products(rows: Array) -> Array:
-    """Return the inner products of all pairs of rows, (M, D) to (M, M), in full precision.
-
-    Of long rows a CPU is given some columns at a time, of which it makes the transpose that its
-    library wants while they are in the cache: half of the time for 20 rows, a third for 100.
-    """
-    blocks = rows.shape[1] // _BLOCK
-    if blocks < 2 or jax.default_backend() != "cpu":
-        return matmul(rows, rows.T)
-
-    def add(i: Array, sums: Array) -> Array:
-        part = jax.lax.dynamic_slice_in_dim(rows, i * _BLOCK, _BLOCK, axis=1)
-        return sums + matmul(part, part.T)
-
-    rest = rows[:, blocks * _BLOCK :]
-    return jax.lax.fori_loop(0, blocks, add, matmul(rest, rest.T))
 
 
 def total(values: Array) -> Array:

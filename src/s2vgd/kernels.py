@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax.numpy as jnp
 from jax import Array, lax
 
-from s2vgd._layers import inner_products
 from s2vgd._precise import matmul
 
 Bandwidth = float | Literal["median"]
@@ -230,7 +229,7 @@ def squared_distances(*pieces: Array) -> Array:
     times the largest squared norm, so centre the particles first; what would come out negative is
     zero.
     """
-    return distances_of_gram(reduce(operator.add, map(inner_products, pieces)))
+    return distances_of_gram(reduce(operator.add, (matmul(piece, piece.T) for piece in pieces)))
 
 
 def distances_of_gram(gram: Array) -> Array:
