@@ -17,6 +17,7 @@ from s2vgd.rotations import orthogonal, reflect, wy
 from s2vgd.structure import (
     Structure,
     StructuredWeight,
+    apply_first,
     apply_transposed,
     materialise,
     n_parameters,
@@ -192,6 +193,45 @@ def test_reflect_mirrors_vectors() -> None:
 
 
 @FORMS
+@X64
+@pytest.mark.parametrize(
+    ("k", "scales"), [(0, "lognormal"), (1, "lognormal"), (3, "lognormal"), (3, "gaussian")]
+)
+@pytest.mark.parametrize("rows", [2, 40], ids=["factors on few rows", "weight rebuilt for many"])
+def test_a_first_layer_learns_what_the_rebuilt_weight_does(
+    rows: int, k: int, scales: Any, x64: bool
+) -> None:
+    """Of particles that share the rows, whether the rows are differentiated by or not."""
+    with jax.enable_x64(x64):
+        dtype = np.float64 if x64 else np.float32
+        weights = [_random_weight((9, 7), Structure(k, scales), i, dtype) for i in range(3)]
+        weights = jax.tree.map(lambda *leaves: jnp.stack(leaves), *weights)
+        bias, x = (
+            jnp.asarray(np.random.default_rng(i).normal(size=shape), dtype)
+            for i, shape in enumerate([(3, 7), (rows, 9)])
+        )
+
+        def plainly(weight: Any, bias: Any, x: Any) -> jax.Array:
+            return materialise(weight).T @ x.T + bias[:, None]
+
+        def everything(layer: Any) -> Any:
+            def length(*arguments: Any) -> jax.Array:
+                return jnp.sum(jnp.sin(layer(*arguments)))
+
+            def mapped(function: Any) -> Any:
+                return jax.vmap(function, (0, 0, None))(weights, bias, x)
+
+            gradients = mapped(jax.grad(length, (0, 1))), mapped(jax.grad(length, (0, 1, 2)))
+            first, other = (jax.tree.map(lambda leaf, i=i: leaf[i], weights) for i in range(2))
+            second = jax.jvp(lambda w: jax.grad(length)(w, bias[0], x), (first,), (other,))
+            return mapped(layer), gradients, second
+
+        ours, theirs = everything(apply_first), everything(plainly)
+        tolerance = 100 * _tolerance(x64)
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
 @X64
 @pytest.mark.parametrize("scales", ["lognormal", "gaussian", None])
 @pytest.mark.parametrize("k", [1, 3])

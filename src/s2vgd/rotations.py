@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from s2vgd._layers import total
+from s2vgd._layers import product, total
 from s2vgd._precise import matmul
 
 _FEW = 16384  # numbers: those of a matrix, times the reflections of it
@@ -115,15 +115,68 @@ def _rotate_backward(axis: int, saved: tuple[Array, ...], g: Array) -> tuple[Arr
     """Differentiate a - Y S with S = T Yᵀ a, using dT = -T d(T⁻¹) T for the kernel."""
     vs, a, t, s = saved
     r = _mix(t.T, _project(vs, g, axis))
-    if len(vs) == 1:
-        turned = total(r * s) * vs
-    else:
-        d = jnp.tril(matmul(r, s.T))
-        turned = matmul(jnp.tril(d, -1) + d.T, vs)
-    return turned - _collect(s, g, axis) - _collect(r, a, axis), g - _expand(vs, r, axis)
+    turned = _of_kernel(vs, r, s) - _collect(s, g, axis) - _collect(r, a, axis)
+    return turned, g - _expand(vs, r, axis)
 
 
 _rotate.defvjp(_rotate_forward, _rotate_backward)
+
+
+def _of_kernel(vs: Array, r: Array, s: Array) -> Array:
+    """Return what the vectors learn from their kernel T, as :func:`_rotate_backward` writes it."""
+    if len(vs) == 1:
+        return total(r * s) * vs
+    d = jnp.tril(matmul(r, s.T))
+    return matmul(jnp.tril(d, -1) + d.T, vs)
+
+
+@jax.custom_vjp
+def rotated_product(c: Array, log_left: Array, vs: Array, x: Array) -> Array:
+    """Return Cᵀ Λ1 Pᵀ Xᵀ for rows X, where P = H_1 ... H_K, Λ1 = exp(s) and K >= 1.
+
+    The gradients of P and Λ1 would ask for that of the rotated rows, a product as large as the one
+    with C. Here they are a few products of C with vectors and, for Λ1, the sums of the rows of
+    C times its gradient: rows of data need no gradient, and then no such product is made.
+
+    Parameters
+    ----------
+    c : Array, shape (l1, l2)
+    log_left : Array, shape (l1,)
+        s, the logarithm of the diagonal of Λ1.
+    vs : Array, shape (K, l1)
+        Householder vectors, of which the last is applied to the rows first.
+    x : Array, shape (B, l1)
+
+    Returns
+    -------
+    Array, shape (l2, B)
+    """
+    return _rotated_product_forward(c, log_left, vs, x)[0]
+
+
+def _rotated_product_forward(
+    c: Array, log_left: Array, vs: Array, x: Array
+) -> tuple[Array, tuple[Array, ...]]:
+    vs = vs[::-1]
+    _, t = wy(vs)
+    s = _mix(t, matmul(vs, x.T))
+    scaled = jnp.exp(log_left)[:, None] * (x.T - _expand(vs, s, 0))
+    return product(c, scaled), (c, log_left, vs, x, t, s, scaled)
+
+
+def _rotated_product_backward(saved: tuple[Array, ...], g: Array) -> tuple[Array, ...]:
+    """Differentiate as `_rotate_backward` does, with Λ1 C g in place of its gradient."""
+    c, log_left, vs, x, t, s, scaled = saved
+    left = jnp.exp(log_left)
+    of_c = scaled @ g.T
+    r = _mix(t.T, matmul(matmul(left * vs, c), g))
+    collected = (left[:, None] * matmul(c, matmul(g, s.T))).T
+    of_vs = _of_kernel(vs, r, s) - collected - matmul(r, x)
+    of_x = left[:, None] * (c @ g) - _expand(vs, r, 0)  # left out by the compiler if nobody asks
+    return of_c, jnp.sum(c * of_c, axis=1), of_vs[::-1], of_x.T
+
+
+rotated_product.defvjp(_rotated_product_forward, _rotated_product_backward)
 
 
 def _inverse(below: Array) -> Array:

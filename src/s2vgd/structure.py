@@ -21,7 +21,7 @@ from jax import Array
 from s2vgd._layers import first_layer, product, total
 from s2vgd._precise import matmul
 from s2vgd._random import normals
-from s2vgd.rotations import rotate
+from s2vgd.rotations import rotate, rotated_product
 
 PyTree: TypeAlias = Any
 Scales: TypeAlias = Literal["lognormal", "gaussian"]
@@ -184,12 +184,17 @@ def apply_transposed(weight: Array | StructuredWeight, columns: Array) -> Array:
     if whole is not None:
         return product(whole, columns)
     assert isinstance(weight, StructuredWeight)
-    left, right = _diagonals(weight)
+    left, _ = _diagonals(weight)
     if len(weight.v_left):
         columns = rotate(weight.v_left[::-1], columns, 0)
     if left is not None:
         columns = left[:, None] * columns
-    columns = product(weight.c, columns)
+    return _apply_rest(weight, product(weight.c, columns))
+
+
+def _apply_rest(weight: StructuredWeight, columns: Array) -> Array:
+    """Return Q Λ2 X."""
+    _, right = _diagonals(weight)
     if right is not None:
         columns = right[:, None] * columns
     return rotate(weight.v_right, columns, 0) if len(weight.v_right) else columns
@@ -198,11 +203,16 @@ def apply_transposed(weight: Array | StructuredWeight, columns: Array) -> Array:
 def apply_first(weight: Array | StructuredWeight, bias: Array, x: Array) -> Array:
     """Return Wᵀ Xᵀ + b for rows of data X (B, l1), shape (l2, B): :func:`apply_transposed` to them.
 
-    Where W is at hand or rebuilt, its gradient and that of b are one product.
+    Where W is at hand or rebuilt, its gradient and that of b are one product. Where it is not, its
+    factors learn without the gradient of the rows, which is another one.
     """
     whole = _written_out(weight, len(x))
     if whole is not None:
         return first_layer(whole, bias, x)
+    assert isinstance(weight, StructuredWeight)
+    if weight.scales == "lognormal" and len(weight.v_left):
+        columns = rotated_product(weight.c, weight.s_left, weight.v_left, x)
+        return _apply_rest(weight, columns) + bias[:, None]
     return apply_transposed(weight, x.T) + bias[:, None]
 
 
@@ -291,11 +301,11 @@ def _matrix(weight: StructuredWeight) -> Array:
 @jax.custom_vjp
 def _rescale(c: Array, left: Array, right: Array) -> Array:
     """Return Λ1 C Λ2, with the diagonals as vectors; its derivative is short, as `rotate`'s is."""
-    return left[:, None] * c * right
+    return _rescale_forward(c, left, right)[0]
 
 
 def _rescale_forward(c: Array, left: Array, right: Array) -> tuple[Array, tuple[Array, ...]]:
-    return _rescale(c, left, right), (c, left, right)
+    return left[:, None] * c * right, (c, left, right)
 
 
 def _rescale_backward(saved: tuple[Array, ...], g: Array) -> tuple[Array, ...]:
