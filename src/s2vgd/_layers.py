@@ -2,8 +2,8 @@
 
 Each function here is one matrix product, or two, or a sum, in an order that was found by timing the
 others; products have a rule for their derivative that makes reverse mode do the same, and are the
-plain ones on accelerators. What a layer is, and how its weight comes about, is decided in
-:mod:`s2vgd.networks` and :mod:`s2vgd.structure`.
+plain ones on accelerators. One activation is kept from being made several times there. What a layer
+is, and how its weight comes about, is decided in :mod:`s2vgd.networks` and :mod:`s2vgd.structure`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,23 @@ from jax.custom_derivatives import SymbolicZero
 
 _NARROW, _SMALL = 16, 4096
 _WINDOW = 32
+
+
+@jax.custom_jvp
+def relu(x: Array) -> Array:
+    """Return max(x, 0), with a derivative that is read off the result.
+
+    A layer is written down once then, after its activation. Left to itself, XLA would on a GPU keep
+    what was before it, and make the activation again in each product that follows.
+    """
+    y = jnp.maximum(x, 0)
+    return y if jax.default_backend() == "cpu" else jax.lax.optimization_barrier(y)
+
+
+@relu.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    y = relu(*primals)
+    return y, jnp.where(y > 0, tangents[0], 0)
 
 
 def product(weight: Array, columns: Array) -> Array:

@@ -17,13 +17,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from s2vgd._layers import relu
 from s2vgd._random import normals
 from s2vgd.structure import apply_first, apply_transposed
 
 PyTree: TypeAlias = Any
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": jax.nn.relu,
+    "relu": relu,
     "tanh": jnp.tanh,
     "gelu": jax.nn.gelu,
     "silu": jax.nn.silu,

@@ -204,13 +204,14 @@ def apply_first(weight: Array | StructuredWeight, bias: Array, x: Array) -> Arra
     """Return Wᵀ Xᵀ + b for rows of data X (B, l1), shape (l2, B): :func:`apply_transposed` to them.
 
     Where W is at hand or rebuilt, its gradient and that of b are one product. Where it is not, its
-    factors learn without the gradient of the rows, which is another one.
+    factors learn, on a CPU, without the gradient of the rows, which is another product.
     """
     whole = _written_out(weight, len(x))
     if whole is not None:
         return first_layer(whole, bias, x)
     assert isinstance(weight, StructuredWeight)
-    if weight.scales == "lognormal" and len(weight.v_left):
+    quicker = jax.default_backend() == "cpu"
+    if quicker and weight.scales == "lognormal" and len(weight.v_left):
         columns = rotated_product(weight.c, weight.s_left, weight.v_left, x)
         return _apply_rest(weight, columns) + bias[:, None]
     return apply_transposed(weight, x.T) + bias[:, None]
