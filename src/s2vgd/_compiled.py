@@ -29,13 +29,17 @@ _WORTH_SECONDS = 0.1
 
 # How to compile for a CPU. A fit of a small table waits longer for the compiler than for anything
 # else: optimising less costs the loops nothing that can be measured, and what runs once in a fit is
-# not worth optimising at all. Loops are to use registers of 512 bits where there are such, which
-# compilers avoid, since the first processors that had them ran slower with them. The networks of
-# bandits, live or simulated, are small: there, XLA's library is left to products, because for sums
-# over a short axis it takes several times as long as a loop does.
+# not worth optimising at all. Loops of a second or two ("brief") are ready in two thirds of the
+# time if operations are fused by an older and simpler part of XLA; steps take up to a quarter
+# longer then, those of chains on small networks 3 %. All loops are to use registers of 512 bits
+# where there are such, which compilers avoid, since the first processors that had them ran slower
+# with them. The networks of bandits, live or simulated, are small: there, XLA's library is left to
+# products, because for sums over a short axis it takes several times as long as a loop does.
 _WIDTH = "xla_cpu_prefer_vector_width"
+_LOOP: dict[str, Any] = {"xla_backend_optimization_level": 1, _WIDTH: 512}
 _EFFORTS: dict[str, dict[str, Any]] = {
-    "loop": {"xla_backend_optimization_level": 1, _WIDTH: 512},
+    "loop": _LOOP,
+    "brief": {**_LOOP, "xla_cpu_use_fusion_emitters": False},
     "once": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
     "live": {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"},
 }
@@ -46,9 +50,9 @@ def jit(runs: str, **options: Any) -> Callable[[Callable[..., T]], Callable[...,
 
     Parameters
     ----------
-    runs : {"loop", "once"}
-        Whether the program is one of many steps, or runs once in a fit. The second compiles much
-        sooner and then runs slower.
+    runs : {"loop", "brief", "once"}
+        Whether the program is one of many steps, of steps for a second or two, or runs once in a
+        fit. Each compiles sooner than the one before, and then runs slower.
     **options
         As ``jax.jit`` takes them.
     """

@@ -23,9 +23,8 @@ MAX_STEPS = 256
 """Most steps of one call."""
 
 
-@functools.lru_cache(maxsize=32)
 def compiled_loop(
-    step: Callable[[Any, Any], tuple[Any, Any]], batch_size: int | None
+    step: Callable[[Any, Any], tuple[Any, Any]], batch_size: int | None, brief: bool = False
 ) -> Callable[..., tuple[Any, jax.Array, Any, jax.Array]]:
     """Compile ``run_steps(state, order, data, key, first, last, shuffled)``.
 
@@ -37,6 +36,8 @@ def compiled_loop(
         ``step(state, batch) -> (state, info)``.
     batch_size : int or None
         Rows in a batch, or None for all of them.
+    brief : bool
+        Compile in less time what then takes a little longer; on a CPU.
 
     Returns
     -------
@@ -47,6 +48,13 @@ def compiled_loop(
         ``MAX_STEPS`` of which the first ``last - first`` count, and whether each leaf of the
         particles is finite.
     """
+    return _compiled_loop(step, batch_size, bool(brief))
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled_loop(
+    step: Callable[[Any, Any], tuple[Any, Any]], batch_size: int | None, brief: bool
+) -> Callable[..., tuple[Any, jax.Array, Any, jax.Array]]:
     step = jax.jit(step)  # so that it is traced once, for its shapes and for the loop
 
     def run_steps(
@@ -94,7 +102,8 @@ def compiled_loop(
         leaves = jax.tree.leaves(state.particles)
         return state, order, infos, jnp.array([jnp.isfinite(leaf).all() for leaf in leaves])
 
-    return jax.jit(run_steps, donate_argnums=(0, 1), compiler_options=_compiled.effort("loop"))
+    options = _compiled.effort("brief" if brief else "loop")
+    return jax.jit(run_steps, donate_argnums=(0, 1), compiler_options=options)
 
 
 def lower(
@@ -103,6 +112,7 @@ def lower(
     data: Any,
     key: jax.Array,
     batch_size: int | None,
+    brief: bool = False,
 ) -> None:
     """Trace the loop that :func:`s2vgd.training.train` will run, and leave only its compilation.
 
@@ -113,7 +123,7 @@ def lower(
     if batch_size is not None and batch_size >= n_rows:
         batch_size = None
     order = np.zeros(0 if batch_size is None else n_rows, np.int32)
-    run_steps: Any = compiled_loop(step, batch_size)
+    run_steps: Any = compiled_loop(step, batch_size, brief)
     run_steps.lower(state, order, data, key, np.int32(0), np.int32(1), False)
 
 

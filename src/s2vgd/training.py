@@ -136,6 +136,7 @@ def train(
     checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_every: int | None = None,
     resume: bool = True,
+    brief: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> TrainResult:
     """Run an algorithm on data.
@@ -183,6 +184,9 @@ def train(
     resume : bool
         Go on from the checkpoint, if there is one; the result is that of an uninterrupted run, to
         the last bit on the same machine. More steps than before make the training longer.
+    brief : bool
+        On a CPU, compile the loop in two thirds of the time, for steps that take up to a quarter
+        longer: worth it where training takes a second or two.
     settings : mapping, optional
         Anything else, as JSON, that identifies the run, such as the learning rate. A checkpoint
         made with other settings, data, key, shapes or first state is refused.
@@ -245,7 +249,7 @@ def train(
     periods = [chunk]
     periods += [validate_every] if validation is not None else []
     periods += [checkpoint_every] if store is not None else []
-    run_steps = compiled_loop(algorithm.step, batch_size)
+    run_steps = compiled_loop(algorithm.step, batch_size, brief)
     order = _beside(run.state, np.zeros(0 if batch_size is None else n_rows, np.int32))
     shuffled = stopped = False
     with progress_bar(progress, steps, description=description, done=run.step) as show:

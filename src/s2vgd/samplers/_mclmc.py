@@ -19,6 +19,8 @@ from s2vgd.samplers._chains import CHUNK, Chains, LogDensity, Tick, flat_density
 # McLachlan's integrator of minimal norm (1995): the sizes of its kicks, and of the drifts between.
 _KICKS = (0.1931833275037836, 1 - 2 * 0.1931833275037836, 0.1931833275037836)
 _DRIFT = 0.5
+_SMALL = 2048
+"""Parameters up to which steps of chains lose next to nothing by being compiled in less time."""
 
 
 def mclmc(
@@ -68,11 +70,12 @@ def mclmc(
     if start.shape[1] < 2:
         raise ValueError("mclmc needs a density of at least two dimensions; use 'hmc' or 'nuts'.")
     chains, dimension = start.shape
+    advance_chains = _briefly if dimension <= _SMALL else _mclmc_advance
     settings = tuple(np.asarray(value, start.dtype) for value in (*energy_variance, decoherence))
 
     def advance(state: Any, tuner: _Tuner, first: int, last: int, thin: int) -> Any:
         counts = np.array([first, last, thin, warmup], np.int32)
-        return _mclmc_advance(log_density, layout, state, tuner, key, counts, data, settings)
+        return advance_chains(log_density, layout, state, tuner, key, counts, data, settings)
 
     # A step of size zero goes nowhere but fills in density and gradient. It costs no compilation.
     momentum = np.full(start.shape, dimension**-0.5, start.dtype)
@@ -159,8 +162,7 @@ class _Tuner(NamedTuple):
         return here._replace(step_size=np.where(here.n_summed > 0, mean, here.step_size))
 
 
-@_compiled.jit("loop", static_argnums=(0, 1))
-def _mclmc_advance(
+def _advance(
     log_density: LogDensity,
     layout: Layout,
     state: Any,
@@ -203,6 +205,10 @@ def _mclmc_advance(
     )
     state, tuner, kept = jax.lax.fori_loop(first, last, one_step, (state, tuner, buffer))
     return state, tuner, kept
+
+
+_mclmc_advance = _compiled.jit("loop", static_argnums=(0, 1))(_advance)
+_briefly = _compiled.jit("brief", static_argnums=(0, 1))(_advance)
 
 
 def _integrate(
