@@ -281,7 +281,8 @@ def terms(
     """
     m = len(kernel.matrix)
     weights = anneal / m * kernel.matrix
-    drive = jax.tree.map(lambda gradient: matmul(weights, gradient), gradients)
+    # No more digits than the gradients have: those of networks come from products like this one.
+    drive = jax.tree.map(lambda gradient: weights @ gradient, gradients)
     return drive, jax.tree.map(lambda push: repulsion / m * push, kernel.repulsion)
 
 
