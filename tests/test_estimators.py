@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from s2vgd import S2VGDClassifier, S2VGDRegressor, posterior
+from s2vgd import S2VGDClassifier, S2VGDRegressor, posterior, training
 from s2vgd.bnn import BNN
 from s2vgd.errors import DivergedError, ModelFileError
+from s2vgd.estimators import _fitting
 from s2vgd.predictive import CategoricalPredictive, MixturePredictive
 from s2vgd.refine import RefinementWarning
 
@@ -633,3 +634,17 @@ def test_history_says_how_the_fit_went(fitted):
     assert len(log_density) == len(fitted.history_["step"]) == 150
     assert np.mean(log_density[-10:]) > np.mean(log_density[:10])
     assert fitted.n_iter_ == 150
+
+
+@pytest.mark.parametrize(("most", "brief"), [(1e9, True), (100, False)])
+def test_only_short_fits_are_compiled_in_less_time(monkeypatch, most, brief):
+    asked, real = [], training.train
+
+    def train(*arguments, **options):
+        asked.append(options["brief"])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(_fitting, "BRIEF_WORK", most)
+    regressor(noise="input", refine=None).fit(X, Y)
+    assert set(asked) == {brief}

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 
-from s2vgd import files
+from s2vgd import _compiled, files
 from s2vgd.errors import DivergedError, ModelFileError
 from s2vgd.loop import compiled_loop
 from s2vgd.training import cosine_adam, train
@@ -216,6 +216,21 @@ def test_looking_more_often_does_not_change_a_bit(tmp_path, batch_size):
 def test_long_chunks_are_the_same_steps_too():
     """More steps in a chunk than the loop's buffer holds."""
     assert same_bits(run(steps=600, chunk=600).state, run(steps=600, chunk=50).state)
+
+
+@pytest.mark.optimised
+def test_a_brief_training_is_another_program_for_the_same_training(tmp_path):
+    """Up to rounding; and killed and resumed it is itself, to the last bit."""
+    assert _compiled.effort("brief") != _compiled.effort("loop")
+    assert compiled_loop(step, 5, True) is not compiled_loop(step, 5)
+    whole = run(brief=True)
+    np.testing.assert_allclose(
+        whole.state.particles["w"], run().state.particles["w"], rtol=1e-4, atol=1e-5
+    )
+    kept = {"checkpoint_dir": tmp_path, "checkpoint_every": 10, "chunk": 5, "brief": True}
+    with pytest.raises(Killed):
+        run(**kept, callbacks=[die_at(25)])
+    assert same_bits(whole.state, run(**kept).state)
 
 
 def test_nothing_is_compiled_or_traced_twice(tmp_path):
