@@ -57,13 +57,14 @@ class TorchSVGD:
             if optimizer == "adam"
             else torch.optim.SGD([self._theta], 1.0)
         )
-        self._gradient = self._mapped_gradient if mapped else self._batched_gradient
+        self._mapped = mapped
 
     def steps(self, n: int) -> None:
         """Make n steps."""
         torch.set_num_threads(self._threads)
         for _ in range(n):
-            gradient = self._gradient()
+            # Not a method kept in the object, whose gigabytes only a search for cycles would free.
+            gradient = self._mapped_gradient() if self._mapped else self._batched_gradient()
             with torch.no_grad():
                 self._theta.grad = -self._direction(gradient)
             self._optimizer.step()
