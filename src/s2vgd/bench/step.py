@@ -230,7 +230,8 @@ def _torch(problem: Regression, particles: int) -> Contender:
         mapped, threads = way
         made = TorchSVGD(problem, particles, mapped=mapped, threads=threads)
         made.steps(1)
-        return min(_seconds(made, 1) for _ in range(3))
+        n = max(1, round(0.02 / _seconds(made, 1)))
+        return min(_seconds(made, n) for _ in range(3))
 
     # Made again at the end: there may be room for one at a time.
     mapped, threads = min(product((False, True), {1, 1 if on_gpu() else n_cores()}), key=seconds)
