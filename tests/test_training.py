@@ -221,7 +221,8 @@ def test_long_chunks_are_the_same_steps_too():
 @pytest.mark.optimised
 def test_a_brief_training_is_another_program_for_the_same_training(tmp_path):
     """Up to rounding; and killed and resumed it is itself, to the last bit."""
-    assert _compiled.effort("brief") != _compiled.effort("loop")
+    has_option = "xla_cpu_use_fusion_emitters" not in _compiled._unknown()  # in JAX 0.10
+    assert (_compiled.effort("brief") != _compiled.effort("loop")) == has_option
     assert compiled_loop(step, 5, True) is not compiled_loop(step, 5)
     whole = run(brief=True)
     np.testing.assert_allclose(

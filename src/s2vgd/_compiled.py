@@ -31,10 +31,11 @@ _WORTH_SECONDS = 0.1
 # else: optimising less costs the loops nothing that can be measured, and what runs once in a fit is
 # not worth optimising at all. Loops of a second or two ("brief") are ready in two thirds of the
 # time if operations are fused by an older and simpler part of XLA; steps take up to a quarter
-# longer then, those of chains on small networks 3 %. All loops are to use registers of 512 bits
-# where there are such, which compilers avoid, since the first processors that had them ran slower
-# with them. The networks of bandits, live or simulated, are small: there, XLA's library is left to
-# products, because for sums over a short axis it takes several times as long as a loop does.
+# longer then, those of chains on small networks 3 %. (JAX 0.11 has no such part.) All loops are to
+# use registers of 512 bits where there are such, which compilers avoid, since the first processors
+# that had them ran slower with them. The networks of bandits, live or simulated, are small: there,
+# XLA's library is left to products, because for sums over a short axis it takes several times as
+# long as a loop does.
 _WIDTH = "xla_cpu_prefer_vector_width"
 _LOOP: dict[str, Any] = {"xla_backend_optimization_level": 1, _WIDTH: 512}
 _EFFORTS: dict[str, dict[str, Any]] = {
