@@ -2,7 +2,8 @@
 
 The particles are any pytree whose leaves have a leading axis M; a step takes them for one (M, D)
 matrix, without writing it down where leaves are wide, and costs three products of an M x M or M x D
-matrix with an M x D one. Kernels are in :mod:`s2vgd.kernels`, the loop in :mod:`s2vgd.training`.
+matrix with an M x D one. Kernels are in :mod:`s2vgd.kernels`, schedules of the driving term in
+:mod:`s2vgd.annealing`, the loop in :mod:`s2vgd.training`.
 
 How well it does on exact Gaussian targets, as ``tests/test_svgd.py`` runs it (plain SVGD there is
 ``optax.adam`` with cosine decay from 0.1 over 500 steps, started at standard normal draws):
@@ -38,14 +39,14 @@ from jax import Array
 
 from s2vgd import _compiled
 from s2vgd._precise import matmul
+from s2vgd.annealing import Schedule, check_positive
+from s2vgd.annealing import cyclical_annealing as cyclical_annealing
+from s2vgd.annealing import linear_annealing as linear_annealing
 from s2vgd.kernels import Block, Kernel, KernelResult, Radial, rbf
 from s2vgd.pieces import Pieces
 
 LogDensity = Callable[[Any, Any], Array]
 """``log_density(particle, batch) -> scalar``, for one particle (no leading axis)."""
-
-Schedule = Callable[[Array], Any]
-"""``schedule(step) -> scalar``, with the step counted from 0."""
 
 Noise = Callable[[Array, Array], tuple[Array, Array]]
 """``noise(kernel_matrix, step) -> (kernel_matrix, root)``, all (M, M).
@@ -286,27 +287,6 @@ def terms(
     return drive, jax.tree.map(lambda push: repulsion / m * push, kernel.repulsion)
 
 
-def linear_annealing(steps: int, start: float = 0.0) -> Schedule:
-    """Factor of the driving term that rises from ``start`` to 1 over ``steps`` steps, then stays.
-
-    While it is small the particles mostly repel one another and spread out before the log density
-    gathers them (D'Angelo and Fortuin, 2021).
-    """
-    _check_positive(steps=steps)
-    return lambda step: start + (1 - start) * jnp.minimum(step / steps, 1.0)
-
-
-def cyclical_annealing(steps: int, cycles: int = 4, power: float = 1.0) -> Schedule:
-    """Factor of the driving term that rises from 0 to 1 in each of ``cycles`` cycles, then stays.
-
-    In a cycle of length T it is ``(t / T)^power``, so that particles can leave a mode several times
-    (D'Angelo and Fortuin, 2021). After ``steps`` steps, the cycles together, it is 1.
-    """
-    _check_positive(steps=steps, cycles=cycles, power=power)
-    length = steps / cycles
-    return lambda step: jnp.where(step < steps, (step % length / length) ** power, 1.0)
-
-
 def langevin(step_size: float | Schedule, ridge: float = 1e-3) -> Noise:
     r"""Noise that turns SVGD into a sampler, repulsive SGLD (Gallego and Rios Insua, 2018).
 
@@ -332,8 +312,8 @@ def langevin(step_size: float | Schedule, ridge: float = 1e-3) -> Noise:
         Langevin dynamics of the single particles with that weight.
     """
     if not callable(step_size):
-        _check_positive(step_size=step_size)
-    _check_positive(ridge=ridge)
+        check_positive(step_size=step_size)
+    check_positive(ridge=ridge)
 
     def noise(matrix: Array, step: Array) -> tuple[Array, Array]:
         m = matrix.shape[0]
@@ -393,9 +373,3 @@ def min_distance(squared: Array) -> Array:
     """Return the smallest distance between two of M particles; infinite for a single one."""
     itself = jnp.eye(squared.shape[0], dtype=bool)
     return jnp.sqrt(jnp.min(jnp.where(itself, jnp.inf, squared)))
-
-
-def _check_positive(**arguments: float) -> None:
-    for name, value in arguments.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite, got {value!r}")
