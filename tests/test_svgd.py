@@ -207,6 +207,37 @@ def test_second_call_does_not_recompile():
     assert len(traces) == 1
 
 
+@pytest.mark.parametrize("kind", ["plain", "mixed precision", "layers", "noise", "one particle"])
+def test_what_a_loop_carries_is_the_state(kind):
+    """Steps on packed particles are the steps, to the last bit."""
+    m = 1 if kind == "one particle" else 5
+    rng = np.random.default_rng(0)
+    particles = {"a": rng.normal(size=(m, 2, 3)), "b": rng.normal(size=m), "c": np.zeros((m, 0))}
+    particles = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in particles.items()}
+    if kind == "mixed precision":
+        particles["a"] = particles["a"].astype(jnp.bfloat16)
+    algorithm = svgd.build(
+        lambda p, x: -jnp.sum((p["a"].astype(jnp.float32) - x) ** 2) - p["b"] ** 4,
+        optax.adam(0.1),
+        layerwise() if kind == "layers" else None,
+        noise=svgd.langevin(0.1) if kind == "noise" else None,
+    )
+    state = algorithm.init(particles, jax.random.key(0))
+    packed = algorithm.carried.pack(state)
+    for _ in range(3):
+        state, info = algorithm.step(state, 0.5)
+        packed, same = algorithm.carried.step(packed, 0.5)
+    for ours, theirs in zip(
+        jax.tree.leaves((algorithm.carried.unpack(packed), same)),
+        jax.tree.leaves((state, info)),
+        strict=True,
+    ):
+        assert ours.dtype == theirs.dtype
+        if jnp.issubdtype(ours.dtype, jax.dtypes.prng_key):
+            ours, theirs = map(jax.random.key_data, (ours, theirs))
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_mixed_precision_leaves_keep_their_dtype():
     algorithm = svgd.build(log_density, optax.adam(0.1))
     particles = {"a": jnp.ones((3, 2), jnp.bfloat16), "b": jnp.arange(3, dtype=jnp.float32)}

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2vgd import _compiled
+from s2vgd._packed import Carried
 from s2vgd._random import random_order
 
 MAX_STEPS = 256
@@ -24,7 +25,10 @@ MAX_STEPS = 256
 
 
 def compiled_loop(
-    step: Callable[[Any, Any], tuple[Any, Any]], batch_size: int | None, brief: bool = False
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    batch_size: int | None,
+    brief: bool = False,
+    carried: Carried | None = None,
 ) -> Callable[..., tuple[Any, jax.Array, Any, jax.Array]]:
     """Compile ``run_steps(state, order, data, key, first, last, shuffled)``.
 
@@ -38,6 +42,8 @@ def compiled_loop(
         Rows in a batch, or None for all of them.
     brief : bool
         Compile in less time what then takes a little longer; on a CPU.
+    carried : Carried, optional
+        The same step in the form that is best run many times.
 
     Returns
     -------
@@ -48,14 +54,18 @@ def compiled_loop(
         ``MAX_STEPS`` of which the first ``last - first`` count, and whether each leaf of the
         particles is finite.
     """
-    return _compiled_loop(step, batch_size, bool(brief))
+    return _compiled_loop(carried or Carried(_same, step, _same), batch_size, bool(brief))
+
+
+def _same(state: Any) -> Any:
+    return state
 
 
 @functools.lru_cache(maxsize=32)
 def _compiled_loop(
-    step: Callable[[Any, Any], tuple[Any, Any]], batch_size: int | None, brief: bool
+    carried: Carried, batch_size: int | None, brief: bool
 ) -> Callable[..., tuple[Any, jax.Array, Any, jax.Array]]:
-    step = jax.jit(step)  # so that it is traced once, for its shapes and for the loop
+    step = jax.jit(carried.step)  # so that it is traced once, for its shapes and for the loop
 
     def run_steps(
         state: Any, order: Any, data: Any, key: Any, first: Any, last: Any, shuffled: Any
@@ -89,6 +99,7 @@ def _compiled_loop(
             stop = jnp.minimum(last, (epoch + 1) * per_epoch)
             return stop, order, jnp.array(True), *steps(order, i, stop, state, infos)
 
+        state = carried.pack(state)
         _, info = jax.eval_shape(step, state, jax.eval_shape(batch_of, order, first))
         infos = jax.tree.map(lambda leaf: jnp.zeros((MAX_STEPS, *leaf.shape), leaf.dtype), info)
         if batch_size is None:
@@ -99,6 +110,7 @@ def _compiled_loop(
                 steps_of_one_epoch,
                 (first, order, shuffled, state, infos),
             )
+        state = carried.unpack(state)
         leaves = jax.tree.leaves(state.particles)
         return state, order, infos, jnp.array([jnp.isfinite(leaf).all() for leaf in leaves])
 
@@ -113,6 +125,7 @@ def lower(
     key: jax.Array,
     batch_size: int | None,
     brief: bool = False,
+    carried: Carried | None = None,
 ) -> None:
     """Trace the loop that :func:`s2vgd.training.train` will run, and leave only its compilation.
 
@@ -123,7 +136,7 @@ def lower(
     if batch_size is not None and batch_size >= n_rows:
         batch_size = None
     order = np.zeros(0 if batch_size is None else n_rows, np.int32)
-    run_steps: Any = compiled_loop(step, batch_size, brief)
+    run_steps: Any = compiled_loop(step, batch_size, brief, carried)
     run_steps.lower(state, order, data, key, np.int32(0), np.int32(1), False)
 
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -38,6 +39,7 @@ import optax
 from jax import Array
 
 from s2vgd import _compiled
+from s2vgd._packed import Carried, Packed
 from s2vgd._precise import matmul
 from s2vgd.annealing import Schedule, check_positive
 from s2vgd.annealing import cyclical_annealing as cyclical_annealing
@@ -109,10 +111,13 @@ class Algorithm(NamedTuple):
         ``init(particles, key=None) -> State``.
     step : callable
         ``step(state, batch=None) -> (State, Info)``, compiled.
+    carried : Carried or None
+        The same step for loops, on particles that stay side by side.
     """
 
     init: Callable[..., State]
     step: Callable[..., tuple[State, Info]]
+    carried: Carried | None = None
 
 
 def build(
@@ -184,23 +189,42 @@ def build(
         opt_state = optimizer.init(Pieces.of(particles, wide=wide).flatten(particles))
         return opt_state, jnp.zeros((), jnp.int32)
 
-    @jax.jit
-    def step(state: State, batch: Any = None) -> tuple[State, Info]:
-        particles, opt_state, count, key = state
-        layout = Pieces.of(particles, wide=wide)
-        theta = layout.flatten(particles)
+    def in_one_pass(theta: Any, opt_state: Any) -> Any:
+        """Return :mod:`s2vgd._one_pass` if it can make the step."""
+        module = None if noise else _one_pass_here()
+        return module if module and module.suits(kernel_at, optimizer, theta, opt_state) else None
+
+    def pack(state: State) -> Packed:
+        packed = Packed.of(*state, wide)
+        one_pass = in_one_pass(packed.theta, packed.opt_state)
+        if one_pass is None:
+            return packed
+        m = len(packed.theta[0])
+        gram = jax.lax.platform_dependent(
+            packed.theta, cuda=one_pass.gram, default=lambda _: jnp.zeros((m, m))
+        )
+        return replace(packed, gram=gram)
+
+    def unpack(packed: Packed) -> State:
+        return State(packed.particles, packed.opt_state, packed.step, packed.key)
+
+    def advance(packed: Packed, batch: Any = None) -> tuple[Packed, Info]:
+        """Make a step; find the gram after it if the one before it is given."""
+        particles, theta, layout = packed.particles, packed.rounded(), packed.layout
         values, gradients = values_and_gradients(particles, batch)
         slopes = layout.flatten(gradients)
-        factor = 1.0 if anneal is None else anneal(count)
+        factor = 1.0 if anneal is None else anneal(packed.step)
 
-        def by_products(theta: Any, slopes: Any, opt_state: Any, key: Any) -> tuple[Any, ...]:
+        def by_products(
+            theta: Any, slopes: Any, opt_state: Any, key: Any, gram: Any
+        ) -> tuple[Any, ...]:
             if isinstance(kernel_at, Radial):
                 at = kernel_at.of_pieces(theta)
             else:
                 at = kernel_at(theta[0], blocks(particles))
                 at = at._replace(repulsion=(at.repulsion,))
             if noise is not None:
-                matrix, root = noise(at.matrix, count)
+                matrix, root = noise(at.matrix, packed.step)
                 at = at._replace(matrix=matrix)
             drive, push = terms(at, slopes, anneal=factor, repulsion=repulsion)
             downhill = jax.tree.map(lambda drive, push: -(drive + push), drive, push)
@@ -212,23 +236,26 @@ def build(
                     update + matmul(root, jax.random.normal(subkey, update.shape, update.dtype))
                     for update, subkey in zip(updates, subkeys, strict=True)
                 )
-            moved = optax.apply_updates(particles, layout.unflatten(updates))
+            moved = optax.apply_updates(theta, updates)
             lengths = rms_length(drive), rms_length(push)
-            return moved, opt_state, key, at.bandwidth, at.squared_distances, *lengths
+            moved = moved, opt_state, key, gram
+            return *moved, at.bandwidth, at.squared_distances, *lengths
 
-        one_pass = None if noise else _one_pass_here()
-        arguments = theta, slopes, opt_state, key
-        if one_pass and one_pass.suits(kernel_at, optimizer, theta, opt_state):
-
-            def in_one_pass(theta: Any, slopes: Any, opt_state: Any, key: Any) -> tuple[Any, ...]:
-                how = (kernel_at, optimizer, theta, slopes, opt_state, factor, repulsion)
-                done = one_pass.move(*how)
-                return layout.unflatten(done.theta), done.opt_state, key, *done[2:]
-
-            outcome = jax.lax.platform_dependent(*arguments, cuda=in_one_pass, default=by_products)
-        else:
+        one_pass = in_one_pass(theta, packed.opt_state)
+        arguments = theta, slopes, packed.opt_state, packed.key, packed.gram
+        if one_pass is None:
             outcome = by_products(*arguments)
-        moved, opt_state, key, bandwidth, squared, drive_norm, push_norm = outcome
+        else:
+
+            def at_once(
+                theta: Any, slopes: Any, opt_state: Any, key: Any, gram: Any
+            ) -> tuple[Any, ...]:
+                how = (kernel_at, optimizer, theta, slopes, opt_state, factor, repulsion)
+                done = one_pass.move(*how, gram_now=gram, ahead=gram is not None)
+                return done.theta, done.opt_state, key, done.gram, *done[2:-1]
+
+            outcome = jax.lax.platform_dependent(*arguments, cuda=at_once, default=by_products)
+        moved, opt_state, key, gram, bandwidth, squared, drive_norm, push_norm = outcome
         info = Info(
             bandwidth=bandwidth,
             log_density=jnp.mean(values),
@@ -236,9 +263,15 @@ def build(
             repulsion_norm=push_norm,
             min_distance=min_distance(squared),
         )
-        return State(moved, opt_state, count + 1, key), info
+        after = {"theta": moved, "opt_state": opt_state, "key": key, "gram": gram}
+        return replace(packed, step=packed.step + 1, **after), info
 
-    return Algorithm(init, step)
+    @jax.jit
+    def step(state: State, batch: Any = None) -> tuple[State, Info]:
+        packed, info = advance(Packed.of(*state, wide), batch)
+        return unpack(packed), info
+
+    return Algorithm(init, step, Carried(pack, jax.jit(advance), unpack))
 
 
 @functools.cache

@@ -249,7 +249,8 @@ def train(
     periods = [chunk]
     periods += [validate_every] if validation is not None else []
     periods += [checkpoint_every] if store is not None else []
-    run_steps = compiled_loop(algorithm.step, batch_size, brief)
+    carried = getattr(algorithm, "carried", None)
+    run_steps = compiled_loop(algorithm.step, batch_size, brief, carried)
     order = _beside(run.state, np.zeros(0 if batch_size is None else n_rows, np.int32))
     shuffled = stopped = False
     with progress_bar(progress, steps, description=description, done=run.step) as show:

@@ -231,13 +231,18 @@ def single_step(name: str, batch: Batch, rows: int, sizes: Sizes, steps: int = 5
     """Return a function that times a step, many of them in one program, on one batch."""
     chosen, bnn = algorithm(name, rows, sizes.hidden)
     start = chosen.init(bnn.init_particles(jax.random.key(0), sizes.particles))
-    run: Callable[..., Any] = jax.jit(
-        lambda state, batch: jax.lax.fori_loop(
-            0, steps, lambda _, state: chosen.step(state, batch)[0], state
-        )
-    )
+    run: Callable[..., Any] = jax.jit(lambda state, batch: advanced(chosen, state, batch, steps))
     timed = lasting(lambda: jax.block_until_ready(run(start, batch)), 0.2)
     return lambda: timed() / steps
+
+
+def advanced(chosen: svgd.Algorithm, state: svgd.State, batch: Batch, steps: int) -> svgd.State:
+    """Return the state after some steps on one batch, as :mod:`s2vgd.training` makes them."""
+    carried = chosen.carried
+    assert carried is not None
+    packed = carried.pack(state)
+    packed = jax.lax.fori_loop(0, steps, lambda _, held: carried.step(held, batch)[0], packed)
+    return carried.unpack(packed)
 
 
 def crowd(data: Batch, sizes: Sizes, extra: dict[str, Any]) -> Iterator[Row]:
@@ -248,10 +253,8 @@ def crowd(data: Batch, sizes: Sizes, extra: dict[str, Any]) -> Iterator[Row]:
     size = sum(leaf.size for leaf in jax.tree.leaves(state.particles))
     batch = jax.tree.map(lambda leaf: leaf[: sizes.batch], data)
 
-    def advance(state: Any, batch: Batch) -> Any:
-        return jax.lax.fori_loop(0, steps, lambda _, s: chosen.step(s, batch)[0], state)
-
-    compiled = jax.jit(advance, donate_argnums=0).lower(state, batch).compile()
+    advance = jax.jit(functools.partial(advanced, chosen, steps=steps), donate_argnums=0)
+    compiled = advance.lower(state, batch).compile()
     planned = compiled.memory_analysis()
     seconds = []
     for _ in range(sizes.rounds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -62,8 +63,8 @@ def svgd_loop(
         anneal=None if drive == 1.0 else lambda _: drive,
     )
     start = to_particles(problem, problem.start(particles))
-    return Loop(
-        lambda state, batch: algorithm.step(state, batch)[0],
+    return loop_of(
+        algorithm,
         algorithm.init(start),
         batch(problem),
         lambda state: from_particles(problem, state.particles),
@@ -74,11 +75,25 @@ def s2vgd_loop(problem: Regression, particles: int, structure: Structure) -> Loo
     """Return S²VGD. Its particles have other columns than the problem's: one leaf is read."""
     bnn = model(problem, structure)
     algorithm = svgd.build(log_density(problem, particles, structure), adam())
-    return Loop(
-        lambda state, batch: algorithm.step(state, batch)[0],
+    return loop_of(
+        algorithm,
         algorithm.init(bnn.init_particles(jax.random.key(0), particles)),
         batch(problem),
         lambda state: np.asarray(jax.tree.leaves(state.particles)[0]).reshape(particles, -1),
+    )
+
+
+def loop_of(
+    algorithm: svgd.Algorithm, state: svgd.State, batch: Any, read: Callable[[svgd.State], Any]
+) -> Loop:
+    """Return the steps of our SVGD as :mod:`s2vgd.training` runs them."""
+    carried = algorithm.carried
+    assert carried is not None
+    return Loop(
+        lambda packed, batch: carried.step(packed, batch)[0],
+        carried.pack(state),
+        batch,
+        lambda packed: read(carried.unpack(packed)),
     )
 
 

@@ -153,7 +153,8 @@ class _Descent(NamedTuple):
     def lower(self, state: svgd.State, key: jax.Array) -> None:
         """Leave nothing but compilation to be done before :meth:`run` runs."""
         rows, brief = Rows.of(self.data, self.stages[0].tied), self.is_brief(state)
-        loop.lower(self.algorithm.step, state, rows, key, self.recipe.batch_size, brief)
+        step, carried = self.algorithm.step, self.algorithm.carried
+        loop.lower(step, state, rows, key, self.recipe.batch_size, brief, carried)
 
     def run(self, state: svgd.State, key: jax.Array) -> tuple[Any, dict[str, np.ndarray]]:
         """Move the particles; return them and the history of the last stage."""
