@@ -68,8 +68,10 @@ def test_first_layer_is_a_layer(l1):
         close(everything(_layers.first_layer), everything(lambda w, b, x: w.T @ x.T + b[:, None]))
 
 
-def test_second_derivatives():
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_second_derivatives(device, monkeypatch):
     """The Hessian of a network, forward over reverse, is that of the plain formula."""
+    monkeypatch.setattr(jax, "default_backend", lambda: device)  # the form of a layer there
     with jax.enable_x64(True):
         network = MLP(3, (4,), 2, "tanh")
         weights = network.init(jax.random.key(0))

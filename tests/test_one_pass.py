@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -109,25 +106,6 @@ def test_what_it_is_not_made_for_it_does_not_do(theta: tuple[jax.Array, ...]) ->
     assert not _one_pass.suits(layerwise(), optimizer, pieces(), optimizer.init(pieces()))
 
 
-@pytest.mark.parametrize("widths", [(131, 7), (64 * 5 + 3,)])
-def test_what_is_found_ahead_is_what_would_be_found(
-    widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where a program moves several tiles; and to know it beforehand changes nothing."""
-    monkeypatch.setattr(_one_pass, "_MOVE_PROGRAMS", 2)
-    optimizer = optax.adam(0.1)
-    theta, slopes = pieces(widths=widths), pieces(widths=widths, seed=1)
-    how = (rbf(), optimizer, theta, slopes, optimizer.init(theta))
-    plain = _one_pass.move(*how, interpret=True)
-    now = _one_pass.gram(theta, interpret=True)
-    done = _one_pass.move(*how, gram_now=now, ahead=True, interpret=True)
-    expected = _one_pass.gram(done.theta, interpret=True)
-    assert plain.gram is None
-    np.testing.assert_allclose(done.gram, expected, rtol=1e-5, atol=1e-4)
-    for ours, theirs in zip(jax.tree.leaves(done[:-1]), jax.tree.leaves(plain[:-1]), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
 def test_particles_that_coincide_stay_together() -> None:
     theta = tuple(jnp.repeat(piece[:1], 4, axis=0) for piece in pieces())
     optimizer = optax.sgd(0.1)
@@ -171,26 +149,6 @@ def test_svgd_takes_this_way_on_a_gpu_where_it_suits(
     # On the CPU of the same machine it is still the other way, and runs.
     moved, _ = algorithm.step(state)
     assert np.isfinite(moved.particles).all()
-
-
-def test_a_loop_takes_inner_products_from_step_to_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(svgd, "_one_pass_here", lambda: _one_pass)
-    algorithm = svgd.build(lambda particle, _: -jnp.sum(particle**2), optax.adam(0.1))
-    carried = algorithm.carried
-    assert carried is not None
-    state = algorithm.init(jnp.ones((20, 300)))
-
-    packed = carried.pack(state)
-
-    def kernels(function: Callable[..., Any], argument: Any) -> set[str]:
-        traced = jax.jit(function).trace(argument)
-        program = traced.lower(lowering_platforms=("cuda",)).as_text()
-        return set(re.findall("svgd_gram|svgd_move", program))
-
-    with on_an_imagined_gpu():
-        assert kernels(carried.pack, state) == {"svgd_gram"}
-        assert kernels(carried.step, packed) == {"svgd_move"}
-        assert kernels(algorithm.step, state) == {"svgd_gram", "svgd_move"}
 
 
 def on_an_imagined_gpu() -> contextlib.AbstractContextManager[None]:

@@ -38,6 +38,17 @@ def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return y, jnp.where(y > 0, tangents[0], 0)
 
 
+def shifted(columns: Array, bias: Array) -> Array:
+    """Return X + b for columns X (l2, B) and a bias (l2,).
+
+    On a GPU the gradient of the bias, a sum over the rows, is kept apart from what is made of it:
+    in one loop with that, the sum would be slow.
+    """
+    if jax.default_backend() != "cpu":
+        bias = jax.lax.optimization_barrier(bias)
+    return columns + bias[:, None]
+
+
 def product(weight: Array, columns: Array) -> Array:
     """Return Wᵀ X for a weight (l1, l2) and columns (l1, B).
 
@@ -90,7 +101,7 @@ def first_layer(weight: Array, bias: Array, x: Array) -> Array:
 
 
 def _affine(weight: Array, bias: Array, x: Array) -> Array:
-    return weight.T @ x.T + bias[:, None]
+    return shifted(weight.T @ x.T, bias)
 
 
 _affine_in_one = jax.custom_jvp(_affine)

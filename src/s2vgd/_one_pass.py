@@ -32,7 +32,7 @@ LEAST_CAPABILITY = 8.0
 # Columns of a tile and warps of a program, the fastest on an H200 of those tried (32 to 256 columns
 # and 1 to 8 warps). The columns of a piece are shared out among programs that each sum up inner
 # products of their own.
-_MOVE_COLUMNS, _MOVE_WARPS, _MOVE_PROGRAMS = 64, 2, 1056
+_MOVE_COLUMNS, _MOVE_WARPS = 64, 2
 _GRAM_COLUMNS, _GRAM_WARPS, _GRAM_PROGRAMS = 32, 1, 1056
 
 
@@ -51,8 +51,6 @@ class Moved(NamedTuple):
         Between the particles before the step.
     drive_norm, repulsion_norm : Array
         Lengths of the two terms of eq. (svgd_update), root mean square over the particles.
-    gram : Array, shape (M, M), or None
-        What :func:`gram` says of `theta`, if it was asked for.
     """
 
     theta: tuple[Array, ...]
@@ -61,7 +59,6 @@ class Moved(NamedTuple):
     squared_distances: Array
     drive_norm: Array
     repulsion_norm: Array
-    gram: Array | None
 
 
 def suits(
@@ -108,8 +105,6 @@ def move(
     anneal: float | Array = 1.0,
     repulsion: float | Array = 1.0,
     *,
-    gram_now: Array | None = None,
-    ahead: bool = False,
     interpret: bool = False,
 ) -> Moved:
     """Make a step of eq. (svgd_update).
@@ -122,29 +117,27 @@ def move(
         Gradients of the log density.
     anneal, repulsion : float
         Weights of the two terms.
-    gram_now : Array, shape (M, M), optional
-        What :func:`gram` says of `theta`, if that is known.
-    ahead : bool
-        Find it for the particles after the step too, while they are at hand.
     interpret : bool
         Run the kernels without a GPU, slowly, to test them.
     """
     m = len(theta[0])
-    squared = distances_of_gram(gram(theta, interpret=interpret) if gram_now is None else gram_now)
+    gram = sum((_gram(piece, interpret) for piece in theta), jnp.zeros((m, m)))
+    squared = distances_of_gram(gram)
     matrix, laplacian, h = kernel.at_distances(squared)
     weights = (anneal / m * matrix, repulsion / m * laplacian)
     parts, treedef = _parts(opt_state, theta)
     done = []
     for i, (piece, slope) in enumerate(zip(theta, slopes, strict=True)):
         own = [(part[i],) if isinstance(part, tuple) else part for part in parts]
-        state = treedef.unflatten(own)
-        done.append(_move_piece(optimizer, weights, slope, piece, state, ahead, interpret))
-    after = [_parts(state, (piece,))[0] for piece, state, *_ in done]
+        done.append(
+            _move_piece(optimizer, weights, slope, piece, treedef.unflatten(own), interpret)
+        )
+    after = [_parts(state, (piece,))[0] for piece, state, _ in done]
     joined = [
         tuple(own[i][0] for own in after) if isinstance(part, tuple) else part
         for i, part in enumerate(after[0])
     ]
-    lengths = jnp.sqrt(sum((squares for *_, squares, _ in done), jnp.zeros(2)) / m)
+    lengths = jnp.sqrt(sum((squares for *_, squares in done), jnp.zeros(2)) / m)
     return Moved(
         tuple(piece for piece, *_ in done),
         treedef.unflatten(joined),
@@ -152,17 +145,11 @@ def move(
         squared,
         lengths[0],
         lengths[1],
-        sum((products for *_, products in done), jnp.zeros((m, m))) if ahead else None,
     )
 
 
-def gram(theta: Sequence[Array], *, interpret: bool = False) -> Array:
-    """Return the inner products (M, M) of particles, in pieces (M, D_i), around their mean."""
-    m = len(theta[0])
-    return sum((_gram(piece, interpret) for piece in theta), jnp.zeros((m, m)))
-
-
 def _gram(piece: Array, interpret: bool) -> Array:
+    """Return the inner products (M, M) of particles (M, D) around their mean."""
     (m, d), rows = piece.shape, _padded(len(piece))
     tiles = pl.cdiv(d, _GRAM_COLUMNS)
     programs = min(_GRAM_PROGRAMS, tiles)
@@ -172,7 +159,7 @@ def _gram(piece: Array, interpret: bool) -> Array:
 
         def add_tile(i: Array, total: Array) -> Array:
             tile = _Tile(row, (me + i * programs) * _GRAM_COLUMNS + jnp.arange(_GRAM_COLUMNS), m, d)
-            centred = tile.centre(tile.load(theta))
+            centred = tile.centre(theta, tile.load(theta))
             return total + _product(centred, centred, interpret, transposed=True)
 
         nothing = jnp.zeros((rows, rows), jnp.float32)
@@ -196,16 +183,11 @@ def _move_piece(
     slope: Array,
     piece: Array,
     state: optax.OptState,
-    ahead: bool,
     interpret: bool,
-) -> tuple[Array, optax.OptState, Array, Array]:
-    """Return particles (M, D) moved, their optimiser's state, the squares of the terms, and a gram.
-
-    The gram is of the particles as they are then, or zero.
-    """
+) -> tuple[Array, optax.OptState, Array]:
+    """Return particles (M, D) moved, the state of their optimiser, and the squares of the terms."""
     (m, d), rows = piece.shape, _padded(len(piece))
-    tiles = pl.cdiv(d, _MOVE_COLUMNS)
-    programs = min(_MOVE_PROGRAMS, tiles) if ahead else tiles
+    programs = pl.cdiv(d, _MOVE_COLUMNS)
     leaves, treedef = jax.tree.flatten(state)
     update = take_apart(optimizer, state)
     assert update is not None, "suits() has said that it can be"
@@ -217,43 +199,24 @@ def _move_piece(
         refs_in, refs_out = refs[: first + len(needed)], refs[first + len(needed) :]
         drive_by, push_by, gradient, theta = refs_in[:4]
         me, row = pl.program_id(0), jnp.arange(rows)
+        tile = _Tile(row, me * _MOVE_COLUMNS + jnp.arange(_MOVE_COLUMNS), m, d)
         square = (row[:, None], row[None, :])
-        by = triton.load(drive_by.at[square]), triton.load(push_by.at[square])
+        now = tile.load(theta)
+        drive = _product(triton.load(drive_by.at[square]), tile.load(gradient), interpret)
+        push = _product(triton.load(push_by.at[square]), tile.centre(theta, now), interpret)
         numbers = [ref[0] for ref in refs_in[first:]]
-
-        def move_tile(i: Array, found: tuple[Array, ...]) -> tuple[Array, ...]:
-            column = (me + i * programs) * _MOVE_COLUMNS + jnp.arange(_MOVE_COLUMNS)
-            tile = _Tile(row, column, m, d)
-            now = tile.load(theta)
-            drive = _product(by[0], tile.load(gradient), interpret)
-            push = _product(by[1], tile.centre(now), interpret)
-            held = [tile.load(ref) for ref in refs_in[4:first]]
-            change, after = update.arrays(numbers, -(drive + push), now, held)
-            moved = now + change
-            for out, value in zip(refs_out[: 1 + len(memory)], (moved, *after), strict=True):
-                tile.store(out, value)
-            new = [jnp.sum(drive * drive), jnp.sum(push * push)]
-            if ahead:
-                centred = tile.centre(moved)
-                new.append(_product(centred, centred, interpret, transposed=True))
-            return tuple(a + b for a, b in zip(found, new, strict=True))
-
-        zero = jnp.zeros((), jnp.float32)
-        nothing = (zero, zero, jnp.zeros((rows, rows), jnp.float32))[: 2 + ahead]
-        if programs == tiles:
-            found = move_tile(jnp.int32(0), nothing)
-        else:
-            found = lax.fori_loop(0, pl.cdiv(tiles, programs), move_tile, nothing)
-        for out, term in zip(refs_out[1 + len(memory) :], found, strict=True):
-            triton.store(out.at[(me, *square)] if term.ndim else out.at[me], term)
+        held = [tile.load(ref) for ref in refs_in[4:first]]
+        change, after = update.arrays(numbers, -(drive + push), now, held)
+        for out, value in zip(refs_out[:-2], (now + change, *after), strict=True):
+            tile.store(out, value)
+        for out, term in zip(refs_out[-2:], (drive, push), strict=True):
+            triton.store(out.at[me], jnp.sum(term * term))
 
     like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (piece, *memory)]
-    sums = [jax.ShapeDtypeStruct((programs,), jnp.float32)] * 2
-    sums += [jax.ShapeDtypeStruct((programs, rows, rows), jnp.float32)] * ahead
     padded = [jnp.pad(x, ((0, rows - m), (0, rows - m))) for x in weights]
     moved, *rest = pl.pallas_call(
         kernel,
-        out_shape=[*like, *sums],
+        out_shape=[*like, *2 * [jax.ShapeDtypeStruct((programs,), jnp.float32)]],
         grid=(programs,),
         # In place: each program reads what it will overwrite, and nobody else does.
         input_output_aliases={3 + i: i for i in range(len(like))},
@@ -261,11 +224,10 @@ def _move_piece(
         interpret=interpret,
         name="svgd_move",
     )(*padded, slope, piece, *memory, *(jnp.reshape(x, 1) for x in needed))
-    drive, push, *products = (jnp.sum(x, axis=0) for x in rest[len(memory) :])
+    squares = jnp.stack([jnp.sum(x) for x in rest[-2:]])
     arrays, scalars = iter(rest), iter(counted)
     after = [next(arrays) if is_array else next(scalars) for is_array in update.is_array]
-    gram = products[0][:m, :m] if ahead else jnp.zeros((m, m))
-    return moved, jax.tree.unflatten(treedef, after), jnp.stack([drive, push]), gram
+    return moved, jax.tree.unflatten(treedef, after), squares
 
 
 class _Tile(NamedTuple):
@@ -287,9 +249,11 @@ class _Tile(NamedTuple):
     def store(self, ref: Any, value: Array) -> None:
         triton.store(ref.at[self.row[:, None], self.column[None, :]], value, mask=self.inside)
 
-    def centre(self, tile: Array) -> Array:
+    def centre(self, ref: Any, tile: Array) -> Array:
         """Subtract the mean, relative to the first particle so that equal ones become zero."""
-        first = jnp.sum(jnp.where(self.row[:, None] == 0, tile, 0.0), axis=0)
+        first = triton.load(
+            ref.at[jnp.zeros_like(self.column), self.column], mask=self.column < self.d, other=0.0
+        )
         shifted = jnp.where(self.inside, tile - first[None, :], 0.0)
         return jnp.where(self.inside, shifted - jnp.sum(shifted, axis=0)[None, :] / self.m, 0.0)
 

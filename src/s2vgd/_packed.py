@@ -49,8 +49,6 @@ class Packed:
         The particles.
     opt_state, step, key
         As they are in the state.
-    gram : Array, shape (M, M), or None
-        Inner products of the particles around their mean, where the last step has found them.
     layout : Pieces
         Where each leaf lies.
     dtypes : tuple
@@ -61,18 +59,16 @@ class Packed:
     opt_state: optax.OptState
     step: Array
     key: Array | None
-    gram: Array | None
     layout: Pieces = field(metadata={"static": True})
     dtypes: tuple[Any, ...] = field(metadata={"static": True})
 
     @classmethod
     def of(
-        cls, particles: Any, opt_state: optax.OptState, step: Array, key: Any, wide: float | None
+        cls, layout: Pieces, particles: Any, opt_state: optax.OptState, step: Array, key: Any
     ) -> Packed:
-        """Put particles side by side; `wide` is as :meth:`~s2vgd.pieces.Pieces.of` takes it."""
-        layout = Pieces.of(particles, wide=wide)
+        """Put the particles of a state into this layout."""
         dtypes = tuple(leaf.dtype for leaf in jax.tree.leaves(particles))
-        return cls(layout.flatten(particles), opt_state, step, key, None, layout, dtypes)
+        return cls(layout.flatten(particles), opt_state, step, key, layout, dtypes)
 
     @property
     def particles(self) -> Any:

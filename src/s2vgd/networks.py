@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from s2vgd._layers import relu
+from s2vgd._layers import relu, shifted
 from s2vgd._random import normals
 from s2vgd.structure import apply_first, apply_transposed
 
@@ -106,7 +106,7 @@ class MLP:
         # products of long rows, which a CPU is much quicker at than at many of short ones.
         columns = apply_first(weights[0]["kernel"], weights[0]["bias"], x)
         for layer in weights[1:]:
-            columns = apply_transposed(layer["kernel"], activate(columns)) + layer["bias"][:, None]
+            columns = shifted(apply_transposed(layer["kernel"], activate(columns)), layer["bias"])
         return columns.T
 
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from s2vgd._layers import first_layer, product, total
+from s2vgd._layers import first_layer, product, shifted, total
 from s2vgd._precise import matmul
 from s2vgd._random import normals
 from s2vgd.rotations import rotate, rotated_product
@@ -213,8 +213,8 @@ def apply_first(weight: Array | StructuredWeight, bias: Array, x: Array) -> Arra
     quicker = jax.default_backend() == "cpu"
     if quicker and weight.scales == "lognormal" and len(weight.v_left):
         columns = rotated_product(weight.c, weight.s_left, weight.v_left, x)
-        return _apply_rest(weight, columns) + bias[:, None]
-    return apply_transposed(weight, x.T) + bias[:, None]
+        return shifted(_apply_rest(weight, columns), bias)
+    return shifted(apply_transposed(weight, x.T), bias)
 
 
 def _written_out(weight: Array | StructuredWeight, n_rows: int) -> Array | None:

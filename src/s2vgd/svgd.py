@@ -175,8 +175,12 @@ def build(
         raise ValueError(f"repulsion must be a finite number, at least 0, got {repulsion!r}")
     kernel_at = rbf() if kernel is None else kernel
     values_and_gradients = jax.vmap(jax.value_and_grad(log_density), in_axes=(0, None))
-    # Other kernels than ours want one matrix.
-    wide = None if isinstance(kernel_at, Radial) else math.inf
+
+    def side_by_side(particles: Any) -> Pieces:
+        if not isinstance(kernel_at, Radial):
+            return Pieces.of(particles, wide=math.inf)  # other kernels than ours want one matrix
+        # A single particle meets no other, and there is no product to make of its leaves.
+        return Pieces.of(particles, wide=0 if len(jax.tree.leaves(particles)[0]) == 1 else None)
 
     def init(particles: Any, key: Array | None = None) -> State:
         if noise is not None and key is None:
@@ -186,38 +190,22 @@ def build(
 
     @_compiled.jit("once")
     def first(particles: Any) -> tuple[optax.OptState, Array]:
-        opt_state = optimizer.init(Pieces.of(particles, wide=wide).flatten(particles))
+        opt_state = optimizer.init(side_by_side(particles).flatten(particles))
         return opt_state, jnp.zeros((), jnp.int32)
 
-    def in_one_pass(theta: Any, opt_state: Any) -> Any:
-        """Return :mod:`s2vgd._one_pass` if it can make the step."""
-        module = None if noise else _one_pass_here()
-        return module if module and module.suits(kernel_at, optimizer, theta, opt_state) else None
-
     def pack(state: State) -> Packed:
-        packed = Packed.of(*state, wide)
-        one_pass = in_one_pass(packed.theta, packed.opt_state)
-        if one_pass is None:
-            return packed
-        m = len(packed.theta[0])
-        gram = jax.lax.platform_dependent(
-            packed.theta, cuda=one_pass.gram, default=lambda _: jnp.zeros((m, m))
-        )
-        return replace(packed, gram=gram)
+        return Packed.of(side_by_side(state.particles), *state)
 
     def unpack(packed: Packed) -> State:
         return State(packed.particles, packed.opt_state, packed.step, packed.key)
 
     def advance(packed: Packed, batch: Any = None) -> tuple[Packed, Info]:
-        """Make a step; find the gram after it if the one before it is given."""
         particles, theta, layout = packed.particles, packed.rounded(), packed.layout
         values, gradients = values_and_gradients(particles, batch)
         slopes = layout.flatten(gradients)
         factor = 1.0 if anneal is None else anneal(packed.step)
 
-        def by_products(
-            theta: Any, slopes: Any, opt_state: Any, key: Any, gram: Any
-        ) -> tuple[Any, ...]:
+        def by_products(theta: Any, slopes: Any, opt_state: Any, key: Any) -> tuple[Any, ...]:
             if isinstance(kernel_at, Radial):
                 at = kernel_at.of_pieces(theta)
             else:
@@ -238,24 +226,21 @@ def build(
                 )
             moved = optax.apply_updates(theta, updates)
             lengths = rms_length(drive), rms_length(push)
-            moved = moved, opt_state, key, gram
-            return *moved, at.bandwidth, at.squared_distances, *lengths
+            return moved, opt_state, key, at.bandwidth, at.squared_distances, *lengths
 
-        one_pass = in_one_pass(theta, packed.opt_state)
-        arguments = theta, slopes, packed.opt_state, packed.key, packed.gram
-        if one_pass is None:
-            outcome = by_products(*arguments)
-        else:
+        one_pass = None if noise else _one_pass_here()
+        arguments = theta, slopes, packed.opt_state, packed.key
+        if one_pass and one_pass.suits(kernel_at, optimizer, theta, packed.opt_state):
 
-            def at_once(
-                theta: Any, slopes: Any, opt_state: Any, key: Any, gram: Any
-            ) -> tuple[Any, ...]:
+            def in_one_pass(theta: Any, slopes: Any, opt_state: Any, key: Any) -> tuple[Any, ...]:
                 how = (kernel_at, optimizer, theta, slopes, opt_state, factor, repulsion)
-                done = one_pass.move(*how, gram_now=gram, ahead=gram is not None)
-                return done.theta, done.opt_state, key, done.gram, *done[2:-1]
+                done = one_pass.move(*how)
+                return done.theta, done.opt_state, key, *done[2:]
 
-            outcome = jax.lax.platform_dependent(*arguments, cuda=at_once, default=by_products)
-        moved, opt_state, key, gram, bandwidth, squared, drive_norm, push_norm = outcome
+            outcome = jax.lax.platform_dependent(*arguments, cuda=in_one_pass, default=by_products)
+        else:
+            outcome = by_products(*arguments)
+        moved, opt_state, key, bandwidth, squared, drive_norm, push_norm = outcome
         info = Info(
             bandwidth=bandwidth,
             log_density=jnp.mean(values),
@@ -263,12 +248,12 @@ def build(
             repulsion_norm=push_norm,
             min_distance=min_distance(squared),
         )
-        after = {"theta": moved, "opt_state": opt_state, "key": key, "gram": gram}
-        return replace(packed, step=packed.step + 1, **after), info
+        after = replace(packed, theta=moved, opt_state=opt_state, step=packed.step + 1, key=key)
+        return after, info
 
     @jax.jit
     def step(state: State, batch: Any = None) -> tuple[State, Info]:
-        packed, info = advance(Packed.of(*state, wide), batch)
+        packed, info = advance(pack(state), batch)
         return unpack(packed), info
 
     return Algorithm(init, step, Carried(pack, jax.jit(advance), unpack))
