@@ -15,9 +15,10 @@ import numpy as np
 import optax
 import pytest
 
-from s2vgd import _compiled, files
+from s2vgd import _compiled, files, svgd
+from s2vgd._packed import Carried
 from s2vgd.errors import DivergedError, ModelFileError
-from s2vgd.loop import compiled_loop
+from s2vgd.loop import carried_by, compiled_loop
 from s2vgd.training import cosine_adam, train
 
 KEY = jax.random.key(5)
@@ -605,3 +606,47 @@ def test_svgd_trains_and_resumes_to_the_bit(tmp_path):
     with pytest.raises(Killed):
         run(algorithm, state, **kept, callbacks=[die_at(200)])
     assert same_bits(run(algorithm, state, **kept).state, whole.state)
+
+
+def test_a_loop_runs_the_form_of_a_step_that_is_quicker_here(monkeypatch):
+    own = Carried(lambda state: state, step, lambda state: state)
+    assert carried_by(step, own) is own
+    assert carried_by(step).step is step
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert carried_by(step, own) is not own
+    assert carried_by(step, own).step is step
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_training_with_what_a_loop_carries_is_made_of_steps(batch_size):
+    """Also in chunks, which pack and unpack: the particles and infos of single steps."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(N_ROWS, 3)), jnp.float32)
+    algorithm = svgd.build(
+        lambda p, rows: -jnp.sum((rows @ p["w"] + p["b"] - 1) ** 2), optax.adam(0.05)
+    )
+    start = {"w": jax.random.normal(jax.random.key(1), (4, 3)), "b": jnp.zeros(4)}
+    trained = train(
+        algorithm,
+        algorithm.init(start),
+        x,
+        key=jax.random.key(2),
+        steps=12,
+        chunk=5,
+        batch_size=batch_size,
+    )
+    plain = train(
+        algorithm._replace(carried=None),
+        algorithm.init(start),
+        x,
+        key=jax.random.key(2),
+        steps=12,
+        batch_size=batch_size,
+    )
+    for ours, theirs in zip(
+        jax.tree.leaves(trained.state), jax.tree.leaves(plain.state), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        trained.history["log_density"], plain.history["log_density"], rtol=1e-5
+    )

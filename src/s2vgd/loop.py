@@ -43,7 +43,7 @@ def compiled_loop(
     brief : bool
         Compile in less time what then takes a little longer; on a CPU.
     carried : Carried, optional
-        The same step in the form that is best run many times.
+        The same step in a form for loops, see :func:`carried_by`.
 
     Returns
     -------
@@ -54,7 +54,20 @@ def compiled_loop(
         ``MAX_STEPS`` of which the first ``last - first`` count, and whether each leaf of the
         particles is finite.
     """
-    return _compiled_loop(carried or Carried(_same, step, _same), batch_size, bool(brief))
+    return _compiled_loop(carried_by(step, carried), batch_size, bool(brief))
+
+
+def carried_by(
+    step: Callable[[Any, Any], tuple[Any, Any]], carried: Carried | None = None
+) -> Carried:
+    """Return which of two forms of a step a loop is best to run here.
+
+    On a CPU it is `carried`, if there is one. An accelerator would have to copy each weight out of
+    the matrix in which particles lie side by side, in every step.
+    """
+    if carried is None or jax.default_backend() != "cpu":
+        return Carried(_same, step, _same)
+    return carried
 
 
 def _same(state: Any) -> Any:

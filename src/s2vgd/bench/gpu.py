@@ -23,6 +23,7 @@ from s2vgd.bench.records import Row, not_run
 from s2vgd.bench.timing import Spread, Timed, in_turns, lasting, ratio, repeated
 from s2vgd.bnn import BNN, Batch
 from s2vgd.likelihoods import Categorical
+from s2vgd.loop import carried_by
 from s2vgd.networks import MLP
 from s2vgd.posterior import Posterior
 from s2vgd.priors import FixedPrior
@@ -238,8 +239,7 @@ def single_step(name: str, batch: Batch, rows: int, sizes: Sizes, steps: int = 5
 
 def advanced(chosen: svgd.Algorithm, state: svgd.State, batch: Batch, steps: int) -> svgd.State:
     """Return the state after some steps on one batch, as :mod:`s2vgd.training` makes them."""
-    carried = chosen.carried
-    assert carried is not None
+    carried = carried_by(chosen.step, chosen.carried)
     packed = carried.pack(state)
     packed = jax.lax.fori_loop(0, steps, lambda _, held: carried.step(held, batch)[0], packed)
     return carried.unpack(packed)

@@ -16,6 +16,7 @@ from s2vgd.bench.problems import LEARNING_RATE, Optimizer, Regression
 from s2vgd.bnn import BNN, Batch
 from s2vgd.kernels import rbf
 from s2vgd.likelihoods import Gaussian
+from s2vgd.loop import carried_by
 from s2vgd.networks import MLP
 from s2vgd.priors import FixedPrior
 from s2vgd.structure import Structure
@@ -87,8 +88,7 @@ def loop_of(
     algorithm: svgd.Algorithm, state: svgd.State, batch: Any, read: Callable[[svgd.State], Any]
 ) -> Loop:
     """Return the steps of our SVGD as :mod:`s2vgd.training` runs them."""
-    carried = algorithm.carried
-    assert carried is not None
+    carried = carried_by(algorithm.step, algorithm.carried)
     return Loop(
         lambda packed, batch: carried.step(packed, batch)[0],
         carried.pack(state),
