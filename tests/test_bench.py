@@ -361,6 +361,22 @@ def test_the_quickest_rung_that_is_high_enough_is_repeated_with_other_seeds(monk
     assert quality.climb("a", "b", 1.0, ladder, quality.Sizes()).seconds == ()
 
 
+def test_what_was_compiled_before_is_measured_after_a_first_time(monkeypatch):
+    """On the rung that was enough, in one directory, whose first fit does not count."""
+    places = []
+
+    def run(method, dataset, seed, budget, *, environment, limit):
+        places.append(environment["JAX_COMPILATION_CACHE_DIR"])
+        assert budget == {"steps": 2}
+        return fits.Fit(10.0 if seed == 0 else float(seed), 0.5, 20.0, -1.0, 1.0)
+
+    monkeypatch.setattr(fits, "run", run)
+    rungs = [{"budget": {"steps": 1}}, {"budget": {"steps": 2}, "repeats": []}]
+    again = quality.compiled_before("b", quality.Climb(rungs, (12.0,)), quality.Sizes(repeats=3))
+    assert again.seconds == (1.5, 2.5, 3.5)
+    assert len(places) == 4 and len(set(places)) == 1
+
+
 def test_counts_are_those_of_the_products_written_out():
     """Three products a layer of 2 B l1 l2 operations, two in the first."""
     widths, m, b = (5, 7, 3), 4, 10

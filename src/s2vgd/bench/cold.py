@@ -40,13 +40,6 @@ def answer(budget: dict[str, Any], repeats: int, extra: dict[str, Any]) -> Itera
     """Yield the rows of an estimator with these settings."""
     reasons = {name: missing(*fits.PACKAGES[name]) for name in PEERS}
     with tempfile.TemporaryDirectory() as cache:
-        without = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-        with_it = {
-            "JAX_ENABLE_COMPILATION_CACHE": "true",
-            "JAX_COMPILATION_CACHE_DIR": cache,
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        }
 
         def ours(environment: dict[str, str]) -> Callable[[int], fits.Fit]:
             return lambda seed: fits.run(
@@ -55,8 +48,8 @@ def answer(budget: dict[str, Any], repeats: int, extra: dict[str, Any]) -> Itera
 
         fits_ours = "S2VGDRegressor"
         runs: dict[str, Callable[[int], fits.Fit]] = {
-            "without the cache": ours(without),
-            "with the cache": ours(with_it),
+            "without the cache": ours(fits.UNCOMPILED),
+            "with the cache": ours(fits.compiled_in(cache)),
         }
         for name, settings in PEERS.items():
             if not reasons[name]:

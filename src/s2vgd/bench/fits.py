@@ -27,6 +27,19 @@ PACKAGES = {
 
 WIDTHS = {"protein": 100}
 
+UNCOMPILED = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+"""Environment of a process in which everything is compiled."""
+
+
+def compiled_in(directory: str) -> dict[str, str]:
+    """Return the environment of one that finds there what was compiled, and keeps what was not."""
+    return {
+        "JAX_ENABLE_COMPILATION_CACHE": "true",
+        "JAX_COMPILATION_CACHE_DIR": directory,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
 
 @dataclass(frozen=True)
 class Fit:

@@ -3,7 +3,8 @@
 The target of a data set is the figure of S²VGD in the paper's Table 1; one split, the first. What
 was reached on every rung is kept, and the quickest of those that are high enough counts; a method
 that has none has no time. Seconds are those of fit and prediction in a fresh process, compilation
-included and imports not.
+included and imports not. Ours has a second time on its rung, for whoever has made a fit of these
+shapes before, in an earlier process: what was compiled is kept unless one asks for something else.
 Which of its two kinds of noise our estimator has on the rungs of SVGD alone is chosen beforehand,
 on rows that are held out of the training part.
 """
@@ -11,6 +12,8 @@ on rows that are held out of the training part.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +27,9 @@ from s2vgd.bench.timing import Spread, ratio
 TITLE = "Time to a test log-likelihood"
 
 OURS = "S2VGDRegressor"
+COMPILED = ("NumPyro NUTS",)
+"""Peers that would have to be compiled before too, which they are not by themselves."""
+
 TARGETS = {"boston": -2.43, "concrete": -2.90, "protein": -2.84}
 """Test log-likelihood of S²VGD in Table 1 of the paper."""
 
@@ -42,9 +48,6 @@ LADDERS: dict[str, tuple[Budget, ...]] = {
     "NumPyro NUTS": tuple({"warmup": n, "draws": n} for n in (25, 50, 100, 250, 500)),
 }
 NOISES = ("input", "constant")
-# Everything is compiled in every fit, of ours and of the peers.
-ENVIRONMENT = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-
 # Of many rows a step sees a batch, hence more steps and fewer epochs.
 LARGE: dict[str, dict[str, tuple[Budget, ...]]] = {
     "protein": {
@@ -98,8 +101,15 @@ def answer(sizes: Sizes, extra: dict[str, Any]) -> Iterator[Row]:
             reached[method] = found
             if method != OURS:
                 yield row(case, method, reached[OURS], found)
-            else:
-                yield own_row(case, found)
+                continue
+            yield own_row(case, found)
+        if not reached[OURS].seconds:
+            continue
+        again = compiled_before(dataset, reached.pop(OURS), sizes)
+        yield own_row(f"{case}, compiled before", again)
+        for method, found in reached.items():
+            if found.seconds and method not in COMPILED:
+                yield row(f"{case}, compiled before", method, again, found)
 
 
 @dataclass(frozen=True)
@@ -149,7 +159,9 @@ def climb(
     rungs: list[dict[str, Any]] = []
 
     def fitted(budget: Budget, seed: int) -> dict[str, Any]:
-        found = fits.run(method, dataset, seed, budget, environment=ENVIRONMENT, limit=sizes.limit)
+        found = fits.run(
+            method, dataset, seed, budget, environment=fits.UNCOMPILED, limit=sizes.limit
+        )
         return {**dataclasses.asdict(found), "seconds": _seconds(found)}
 
     for budget in ladder:
@@ -166,6 +178,18 @@ def climb(
     best = min(enough, key=lambda rung: rung["seconds"])
     best["repeats"] = [fitted(best["budget"], seed) for seed in range(1, sizes.repeats)]
     return Climb(rungs, tuple(fit["seconds"] for fit in (best, *best["repeats"])))
+
+
+def compiled_before(dataset: str, found: Climb, sizes: Sizes) -> Climb:
+    """Return our rung that was enough with the seconds that it takes the next time."""
+    best = next(rung for rung in found.rungs if "repeats" in rung)
+    with tempfile.TemporaryDirectory() as cache:
+        fit = functools.partial(fits.run, environment=fits.compiled_in(cache), limit=sizes.limit)
+        _, *again = [
+            _seconds(fit(OURS, dataset, seed, best["budget"])) for seed in range(sizes.repeats + 1)
+        ]
+    best["compiled_before"] = again
+    return Climb(found.rungs, tuple(best["compiled_before"]))
 
 
 def _seconds(fit: fits.Fit) -> float:
