@@ -199,8 +199,8 @@ def build(
     def unpack(packed: Packed) -> State:
         return State(packed.particles, packed.opt_state, packed.step, packed.key)
 
-    def advance(packed: Packed, batch: Any = None) -> tuple[Packed, Info]:
-        particles, theta, layout = packed.particles, packed.rounded(), packed.layout
+    def advance(packed: Packed, batch: Any, particles: Any) -> tuple[Packed, Info]:
+        theta, layout = packed.rounded(), packed.layout
         values, gradients = values_and_gradients(particles, batch)
         slopes = layout.flatten(gradients)
         factor = 1.0 if anneal is None else anneal(packed.step)
@@ -253,10 +253,14 @@ def build(
 
     @jax.jit
     def step(state: State, batch: Any = None) -> tuple[State, Info]:
-        packed, info = advance(pack(state), batch)
+        packed, info = advance(pack(state), batch, state.particles)
         return unpack(packed), info
 
-    return Algorithm(init, step, Carried(pack, jax.jit(advance), unpack))
+    @jax.jit
+    def packed_step(packed: Packed, batch: Any = None) -> tuple[Packed, Info]:
+        return advance(packed, batch, packed.particles)
+
+    return Algorithm(init, step, Carried(pack, packed_step, unpack))
 
 
 @functools.cache

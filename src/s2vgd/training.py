@@ -145,7 +145,8 @@ def train(
     ----------
     algorithm : Algorithm
         Its ``step(state, batch) -> (state, info)``. What is compiled for it is kept, so training
-        again with the same ``step`` and shapes does not compile again.
+        again with the same ``step`` and shapes does not compile again. With a field ``carried``,
+        see :class:`s2vgd.svgd.Algorithm`, the loop may run that form of the step.
     state : State
         Where to start; it is not changed. ``state.particles`` is a pytree of arrays.
     data : pytree of arrays, or None

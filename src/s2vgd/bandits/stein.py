@@ -17,6 +17,7 @@ import optax
 from jax import Array
 
 from s2vgd import svgd
+from s2vgd._packed import Packed
 from s2vgd.bandits import buffer as replay_buffer
 from s2vgd.bandits import coverage
 from s2vgd.bandits.agents import Agent, Choice, check_epsilon, choose, warm_up
@@ -41,8 +42,8 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    learner : svgd.State
-        The particles, and what the optimiser remembers.
+    learner : Packed or svgd.State
+        The particles, side by side unless some of each are held, and what the optimiser remembers.
     buffer : Buffer
         The decisions to learn from.
     average : pytree or None
@@ -51,7 +52,7 @@ class State(NamedTuple):
         How much was seen of which contexts, where decisions look at that.
     """
 
-    learner: svgd.State
+    learner: Packed | svgd.State
     buffer: Buffer
     average: Any = None
     covered: Ridge | None = None
@@ -291,10 +292,14 @@ def build(
         noise=descent.noise,
     )
 
+    carried = algorithm.carried
+    assert carried is not None
+
     def init(key: Array) -> State:
         particles_key, noise_key = jax.random.split(key)
         start = model.bnn.init_particles(particles_key, particles)
         learner = algorithm.init(start, None if descent.noise is None else noise_key)
+        learner = learner if is_randomised else carried.pack(learner)
         held = replay_buffer.empty(model.head.blank_row, learning.capacity)
         covered = coverage.empty(model.head) if opinions.bound else None
         return State(learner, held, start if opinions.average else None, covered)
@@ -306,10 +311,14 @@ def build(
             scores += opinions.bound * coverage.width(state.covered, model.head, context)
         return choose(key, scores, context.available, epsilon)
 
-    def step(carry: tuple[svgd.State, Any], rows: Row, n_total: Array, key: Array) -> Any:
+    def step(carry: tuple[Any, Any], rows: Row, n_total: Array, key: Array) -> Any:
         learner, average = carry
-        moved, _ = algorithm.step(learner, (rows, n_total))
-        moved = moved._replace(particles=hold(moved.particles, learner.particles))
+        moved: Any
+        if is_randomised:
+            moved, _ = algorithm.step(learner, (rows, n_total))
+            moved = moved._replace(particles=hold(moved.particles, learner.particles))
+        else:
+            moved, _ = carried.step(learner, (rows, n_total))
         if opinions.average:
             weight = (opinions.average + 1.0) / (moved.step + opinions.average)
             average = jax.tree.map(lambda a, b: a + weight * (b - a), average, moved.particles)

@@ -86,7 +86,7 @@ def answer(sizes: Sizes, extra: dict[str, Any]) -> Iterator[Row]:
     for dataset in sizes.sets:
         target = TARGETS[dataset]
         case = f"{dataset}, log-likelihood {target}"
-        reached: dict[str, Climb] = {}
+        reached: dict[str, Climb] = {}  # by us
         for method, packages in fits.PACKAGES.items():
             if reason := missing(*packages):
                 yield not_run(case, method, reason)
@@ -98,18 +98,15 @@ def answer(sizes: Sizes, extra: dict[str, Any]) -> Iterator[Row]:
                 ladder = tuple(with_noise(budget, noise) for budget in ladder)
             found = climb(method, dataset, target, ladder, sizes)
             ladders[dataset][method] = found.rungs
-            reached[method] = found
-            if method != OURS:
-                yield row(case, method, reached[OURS], found)
+            if method == OURS:
+                reached[case] = found
+                if found.seconds:
+                    reached[f"{case}, compiled before"] = compiled_before(dataset, found, sizes)
+                yield from (own_row(name, ours) for name, ours in reached.items())
                 continue
-            yield own_row(case, found)
-        if not reached[OURS].seconds:
-            continue
-        again = compiled_before(dataset, reached.pop(OURS), sizes)
-        yield own_row(f"{case}, compiled before", again)
-        for method, found in reached.items():
-            if found.seconds and method not in COMPILED:
-                yield row(f"{case}, compiled before", method, again, found)
+            for name, ours in reached.items():
+                if name == case or (found.seconds and method not in COMPILED):
+                    yield row(name, method, ours, found)
 
 
 @dataclass(frozen=True)
