@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -42,8 +43,8 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    learner : Packed or svgd.State
-        The particles, side by side unless some of each are held, and what the optimiser remembers.
+    learner : Packed
+        The particles, side by side, and what the optimiser remembers.
     buffer : Buffer
         The decisions to learn from.
     average : pytree or None
@@ -52,7 +53,7 @@ class State(NamedTuple):
         How much was seen of which contexts, where decisions look at that.
     """
 
-    learner: Packed | svgd.State
+    learner: Packed
     buffer: Buffer
     average: Any = None
     covered: Ridge | None = None
@@ -298,8 +299,7 @@ def build(
     def init(key: Array) -> State:
         particles_key, noise_key = jax.random.split(key)
         start = model.bnn.init_particles(particles_key, particles)
-        learner = algorithm.init(start, None if descent.noise is None else noise_key)
-        learner = learner if is_randomised else carried.pack(learner)
+        learner = carried.pack(algorithm.init(start, None if descent.noise is None else noise_key))
         held = replay_buffer.empty(model.head.blank_row, learning.capacity)
         covered = coverage.empty(model.head) if opinions.bound else None
         return State(learner, held, start if opinions.average else None, covered)
@@ -311,14 +311,12 @@ def build(
             scores += opinions.bound * coverage.width(state.covered, model.head, context)
         return choose(key, scores, context.available, epsilon)
 
-    def step(carry: tuple[Any, Any], rows: Row, n_total: Array, key: Array) -> Any:
+    def step(carry: tuple[Packed, Any], rows: Row, n_total: Array, key: Array) -> Any:
         learner, average = carry
-        moved: Any
+        moved, _ = carried.step(learner, (rows, n_total))
         if is_randomised:
-            moved, _ = algorithm.step(learner, (rows, n_total))
-            moved = moved._replace(particles=hold(moved.particles, learner.particles))
-        else:
-            moved, _ = carried.step(learner, (rows, n_total))
+            held = hold(moved.particles, learner.particles)
+            moved = replace(moved, theta=moved.layout.flatten(held))
         if opinions.average:
             weight = (opinions.average + 1.0) / (moved.step + opinions.average)
             average = jax.tree.map(lambda a, b: a + weight * (b - a), average, moved.particles)

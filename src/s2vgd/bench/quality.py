@@ -48,6 +48,7 @@ LADDERS: dict[str, tuple[Budget, ...]] = {
     "NumPyro NUTS": tuple({"warmup": n, "draws": n} for n in (25, 50, 100, 250, 500)),
 }
 NOISES = ("input", "constant")
+
 # Of many rows a step sees a batch, hence more steps and fewer epochs.
 LARGE: dict[str, dict[str, tuple[Budget, ...]]] = {
     "protein": {
@@ -186,7 +187,7 @@ def compiled_before(dataset: str, found: Climb, sizes: Sizes) -> Climb:
             _seconds(fit(OURS, dataset, seed, best["budget"])) for seed in range(sizes.repeats + 1)
         ]
     best["compiled_before"] = again
-    return Climb(found.rungs, tuple(best["compiled_before"]))
+    return Climb(found.rungs, tuple(again))
 
 
 def _seconds(fit: fits.Fit) -> float:
